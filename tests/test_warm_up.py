@@ -199,6 +199,8 @@ def test_random_numbers_of_the_caller_stay() -> None:
         (([],), tersor.SpecError, "at least one codec"),
         ((["flat"], []), tersor.SpecError, "at least one codec and one dtype"),
         ((["flat"], [torch.int32]), tersor.SpecError, "cannot encode torch.int32"),
+        ((["flat"], torch.float32), tersor.SpecError, r"list of dtypes, as in \[torch.float32\]"),
+        ((["flat"], ["float32"]), tersor.SpecError, "torch.float32, not 'float32'"),
         ((["raw"], None, "meta"), tersor.SpecError, "'cpu' or 'cuda', not 'meta'"),
         ((["raw"], None, "tpu"), tersor.SpecError, "'cpu' or 'cuda', not 'tpu'"),
     ],

@@ -144,7 +144,7 @@ class TensorInfo:
     def __post_init__(self) -> None:
         """Validate shape and dtype; ``check_storable`` checks the size limits."""
         object.__setattr__(self, "shape", _checked_shape(self.shape))
-        _check_dtype(self.dtype)
+        check_dtype(self.dtype)
 
     @classmethod
     def of(cls, x: torch.Tensor) -> TensorInfo:
@@ -217,7 +217,8 @@ def _checked_shape(shape: object) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _check_dtype(dtype: object) -> None:
+def check_dtype(dtype: object) -> None:
+    """Raise ``SpecError`` unless this is a dtype whose values can be stored."""
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPE_NAMES:
         raise SpecError(f"a dtype must be one that can be stored, as torch.float32, not {dtype!r}")
 

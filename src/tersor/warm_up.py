@@ -17,7 +17,7 @@ from tersor.container import decode_batch, encode_batch
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.kernels.runtime.compile_notice import compile_seconds
 from tersor.kernels.runtime.replay import REPLAYS
-from tersor.types import Bound, TensorInfo
+from tersor.types import Bound, TensorInfo, check_dtype
 
 _FIXED_SIZE: Final = ("half", "bf16", "fp8", "group8", "group4", "mask4", "mask2", "group2")
 _BOUNDS: Final = (
@@ -105,11 +105,15 @@ def warmup(
     """
     if isinstance(codecs, str):
         raise SpecError(f"give a list of codecs, as in [{codecs!r}]")
+    if isinstance(dtypes, str | torch.dtype):
+        raise SpecError(f"give a list of dtypes, as in [{dtypes}]")
     where = _checked_device(device)
     names = default_codecs(where) if codecs is None else codecs
     wanted = default_dtypes(where) if dtypes is None else dtypes
     if not names or not wanted:
         raise SpecError("name at least one codec and one dtype")
+    for dtype in wanted:
+        check_dtype(dtype)
     pairs = [(_specs(name, where), dtype) for name, dtype in product(names, wanted)]
     for (first, *_), dtype in pairs:
         first.check_supported(dtype)

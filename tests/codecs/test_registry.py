@@ -216,6 +216,14 @@ def test_rows_named_for_cuda_takes_rans_unless_told_otherwise(device):
     assert create("rows", bound=bound, device=device, entropy="huffman").entropy == "huffman"
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", 3.5, True, []], ids=repr)
+def test_what_is_no_device_is_refused(device):
+    error = assert_rejects(
+        lambda: create("rows", bound=Bound.relative(0.03), device=device), SpecError
+    )
+    assert "torch.device or its name" in str(error)
+
+
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_rows_elsewhere_takes_huffman(device):
     assert create("rows", bound=Bound.relative(0.03), device=device).entropy == "huffman"

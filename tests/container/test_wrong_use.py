@@ -8,10 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from tersor import Bound, TensorInfo, compress, create, decode_batch, dumps, encode_batch, loads
+from tersor import (
+    Bound,
+    TensorInfo,
+    begin_decode_batch,
+    compress,
+    create,
+    decode_batch,
+    decompress,
+    dumps,
+    encode_batch,
+    loads,
+)
 from tersor.codecs.packed import Packed
 from tersor.container import Batch, Reader, Writer
-from tersor.errors import SpecError
+from tersor.errors import CorruptDataError, SpecError
 from tersor.types import MAX_DIMS
 from tests.checks import assert_rejects
 
@@ -145,3 +156,118 @@ def test_an_error_bound_that_is_no_such_number_is_refused(error_bound, rounding)
         lambda: writer.add_chunks("x", info, rounding, error_bound, [torch.zeros(4)]), SpecError
     )
     assert "error bound" in str(error)
+
+
+X, CODEC = torch.ones(4, 8), create("half")
+NO_LISTS = [None, 3, X, iter([X])]
+
+
+@pytest.mark.parametrize("given", NO_LISTS, ids=lambda given: type(given).__name__)
+def test_what_is_no_list_is_refused(given):
+    batch, info = encode_batch([X], [CODEC]), TensorInfo.of(X)
+    for call in (
+        lambda: encode_batch(given, [CODEC] * 4),
+        lambda: encode_batch([X], given),
+        lambda: decode_batch(batch, given, [CODEC]),
+        lambda: decode_batch(batch, [info], given),
+        lambda: begin_decode_batch(batch, given, [CODEC]),
+    ):
+        assert "give a list of" in str(assert_rejects(call, SpecError))
+
+
+@pytest.mark.parametrize("out", [3, X, iter([X])], ids=lambda out: type(out).__name__)
+def test_outputs_that_are_no_list_are_refused(out):
+    batch, info = encode_batch([X], [CODEC]), TensorInfo.of(X)
+    for call in (
+        lambda: decode_batch(batch, [info], [CODEC], out=out),
+        lambda: begin_decode_batch(batch, [info], [CODEC], out=out),
+    ):
+        assert "give a list of" in str(assert_rejects(call, SpecError))
+
+
+def test_tensors_in_place_of_descriptions_are_refused():
+    error = assert_rejects(
+        lambda: decode_batch(encode_batch([X], [CODEC]), [X], [CODEC]), SpecError
+    )
+    assert "TensorInfo.of" in str(error)
+
+
+@pytest.mark.parametrize(
+    "batch", [None, X, compress(X, codec="raw")], ids=lambda x: type(x).__name__
+)
+def test_what_is_no_batch_is_refused(batch):
+    for call in (
+        lambda: decode_batch(batch, [TensorInfo.of(X)], [CODEC]),
+        lambda: begin_decode_batch(batch, [TensorInfo.of(X)], [CODEC]),
+    ):
+        assert "encode_batch" in str(assert_rejects(call, SpecError))
+
+
+FRAME, SIZES = torch.zeros(16, dtype=torch.uint8), torch.tensor([3, 8])
+
+
+@pytest.mark.parametrize(
+    ("buffer", "sizes"),
+    [
+        (None, SIZES), (FRAME.float(), SIZES), (FRAME.view(2, 8), SIZES), (b"16", SIZES),
+        (FRAME, None), (FRAME, [3, 8]), (FRAME, SIZES.float()), (FRAME, SIZES.view(1, 2)),
+        (FRAME, torch.tensor(8)),
+    ],
+)  # fmt: skip
+def test_a_batch_is_made_of_bytes_and_whole_numbers(buffer, sizes):
+    assert "of a batch must be" in str(assert_rejects(lambda: Batch(buffer, sizes), SpecError))
+
+
+@pytest.mark.parametrize("sizes", [[-8], [17], [16, 1], [2**62] * 4], ids=repr)
+def test_a_batch_is_not_trimmed_to_sizes_that_it_does_not_hold(sizes):
+    batch = Batch(FRAME, torch.tensor(sizes))
+    assert "outside of the frame" in str(assert_rejects(batch.trimmed, CorruptDataError))
+
+
+def test_room_behind_the_payloads_is_trimmed():
+    batch = Batch(torch.zeros(40, dtype=torch.uint8), SIZES).trimmed()
+    assert batch.buffer.numel() == 16
+
+
+@pytest.mark.parametrize("name", ["half", "raw"])
+def test_an_expanded_output_is_refused(name):
+    codec, out = create(name), torch.zeros(1, 8).expand(4, 8)
+    packed = codec.pack(X)
+    for call in (
+        lambda: decompress(packed, out),
+        lambda: decode_batch(encode_batch([X], [codec]), [TensorInfo.of(X)], [codec], out=[out]),
+    ):
+        assert "expanded" in str(assert_rejects(call, SpecError))
+
+
+def test_an_infinite_ratio_is_refused_for_what_it_is():
+    error = assert_rejects(
+        lambda: encode_batch([X], [CODEC], expected_ratio=float("inf")), SpecError
+    )
+    assert "finite" in str(error)
+
+
+def test_a_list_without_tensors_takes_no_memory():
+    assert encode_batch([], [], max_workspace_nbytes=0).buffer.numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("payloads", "chunk_values"),
+    [((b"12345678",), 4), ((np.zeros(8, np.uint8),), 4), ((FRAME,), 0), ((FRAME,), -1),
+     ((FRAME,), 1.5), ((FRAME,), True)],
+)  # fmt: skip
+def test_a_packed_tensor_has_payloads_and_a_size_of_chunks(payloads, chunk_values, raw):
+    assert_rejects(
+        lambda: decompress(Packed(TensorInfo.of(X), raw, payloads, chunk_values)), SpecError
+    )
+
+
+def test_a_packed_tensor_without_payloads_is_refused(raw):
+    packed = Packed(TensorInfo.of(X), raw, (), 4)
+    for limits in ({}, {"max_workspace_nbytes": 2**24}):
+        assert_rejects(lambda limits=limits: decompress(packed, **limits), CorruptDataError)
+
+
+@pytest.mark.parametrize("packed", [None, FRAME, b"16"], ids=lambda x: type(x).__name__)
+def test_a_codec_unpacks_only_what_a_codec_packed(packed, raw):
+    assert "pack" in str(assert_rejects(lambda: raw.unpack(packed), SpecError))

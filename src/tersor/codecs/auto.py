@@ -92,9 +92,11 @@ class Auto(Codec):
         """Return the ids of all codecs that ``auto`` may try on ``device``."""
         return tuple(dict.fromkeys(codec.codec_id for codec in self._tried((2, 2), device)))
 
-    def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
-        """Return the best candidate for ``x``, and the reason as a sentence."""
-        sample = _sample(x)
+    def choose(
+        self, x: torch.Tensor, error_bound: float, most_values: int = _SAMPLE_VALUES
+    ) -> tuple[Codec, str]:
+        """Return the best candidate for a sample of at most ``most_values`` values of ``x``, and the reason as a sentence."""
+        sample = _sample(x, most_values)
         fractions = _fractions(self.candidates(x), sample, error_bound)
         eligible = list(fractions)
         if self.bandwidth_gbit_s is None:
@@ -140,7 +142,9 @@ class Auto(Codec):
         is_on_gpu = backend_for(x.device) == "gpu"
         choice = CHOICES.get(form) if is_on_gpu else None
         if choice is None:
-            codec, reason = self.choose(x, self.resolve_bound(x))
+            # where memory is short, a chunk is what candidates have room for
+            most_values = min(_SAMPLE_VALUES, chunk_values) if is_sparing() else _SAMPLE_VALUES
+            codec, reason = self.choose(x, self.resolve_bound(x), most_values)
             packed = codec.pack(x, chunk_values=chunk_values)
             if is_on_gpu:
                 CHOICES.put(form, Choice(codec, reason, packed.ratio))
@@ -203,17 +207,17 @@ def _sending_s(fraction: float, nbytes: int, bandwidth_gbit_s: float) -> float:
     return 8 * fraction * max(1, nbytes) / (bandwidth_gbit_s * 1e9)
 
 
-def _sample(x: torch.Tensor) -> torch.Tensor:
-    """Return a sample of up to 2**18 values that preserves the tensor's local structure.
+def _sample(x: torch.Tensor, most_values: int) -> torch.Tensor:
+    """Return a sample of up to ``most_values`` values that preserves the tensor's local structure.
 
     The sample consists of whole leading slices from the middle of the tensor, or of rows or single values if the
     slices are too large. Rows and neighbouring values therefore stay together.
     """
-    if x.numel() <= _SAMPLE_VALUES:
+    if x.numel() <= most_values:
         return x
     views = (x, x.view(row_shape(tuple(x.shape))), x.view(-1))
-    whole = next(view for view in views if view[0].numel() <= _SAMPLE_VALUES)
-    count = _SAMPLE_VALUES // whole[0].numel()
+    whole = next(view for view in views if view[0].numel() <= most_values)
+    count = most_values // whole[0].numel()
     start = (len(whole) - count) // 2
     return whole[start : start + count]
 

@@ -101,6 +101,12 @@ class Fp8(FixedCodec):
         """Return a pipeline that scales each group and casts it."""
         return Pipeline(None, ScaledFormat(_FP8[self.format], self.group), 0, None)
 
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
+        """See ``Codec.workspace_nbytes``."""
+        del dtype
+        # a single tensor is composed: float32 of the values, twice where whole groups are made of them, and their scales
+        return 12 * num_values
+
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Return one byte per value plus four per group."""
         del dtype

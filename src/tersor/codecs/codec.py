@@ -105,11 +105,15 @@ class Codec(ABC):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Return an upper bound of the payload size of one chunk; exact if size_kind is fixed."""
 
-    def workspace_nbytes(self, num_values: int) -> int:
-        """Return an upper bound of the device memory that coding so many values takes beyond them and their payload.
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
+        """Return the most device memory that coding so many values takes beyond them and their payload.
 
-        A few MiB per call come on top. This one holds for operations composed of others, the longest way.
+        A few MiB per call, and tables of 256 KiB per tensor, come on top. Proportional to ``num_values`` and above 0. It holds
+        for encoding and for decoding inside ``sparing_memory``.
+
+        This default covers operations that are composed of others, and ``rows`` with rows of one value.
         """
+        del dtype
         return 96 * num_values
 
     def supports(self, dtype: torch.dtype) -> bool:
@@ -182,6 +186,8 @@ class Codec(ABC):
             SpecError: the codec takes no such dtype, or ``out`` does not fit.
             CorruptDataError: the payload is not what this codec writes.
         """
+        if not isinstance(packed, Packed):
+            raise SpecError(f"expected what pack returned, not {type(packed).__name__}")
         info = packed.info
         self.check_supported(info.dtype)
         found = self._unpack_again(packed) if out is None else None
@@ -373,6 +379,8 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
             f"out must be {info.dtype} of shape {info.shape} on {device}, "
             f"not {out.dtype} of shape {tuple(out.shape)} on {out.device}"
         )
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise SpecError("out must not be an expanded tensor, whose values share memory")
     if out.requires_grad:
         raise SpecError("out must not require a gradient; give out.detach()")
     if out.is_neg() or out.is_conj():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tersor.errors import CorruptDataError, SpecError
 from tersor.types import TensorInfo
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ class Packed:
         chunk_values: maximum number of values per chunk.
         error_bound: the guaranteed absolute error; None for codecs with a fixed size or a bit-exact guarantee.
         reason: why ``auto`` chose this codec; empty if it did not choose.
+
+    Raises:
+        SpecError: a payload is not a tensor, or ``chunk_values`` is not a whole number above 0.
     """
 
     info: TensorInfo
@@ -32,6 +36,16 @@ class Packed:
     chunk_values: int
     error_bound: float | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot even be asked for its size."""
+        if type(self.chunk_values) is not int or self.chunk_values < 1:
+            raise SpecError(
+                f"chunk_values must be a whole number above 0, not {self.chunk_values!r}"
+            )
+        for payload in self.payloads:
+            if not isinstance(payload, torch.Tensor):
+                raise SpecError(f"payloads must be torch tensors, not {type(payload).__name__}")
 
     @property
     def nbytes(self) -> int:
@@ -45,5 +59,11 @@ class Packed:
 
     @property
     def device(self) -> torch.device:
-        """The device of the payloads."""
+        """The device of the payloads.
+
+        Raises:
+            CorruptDataError: there is no payload.
+        """
+        if not self.payloads:
+            raise CorruptDataError("a packed tensor has no payload")
         return self.payloads[0].device

@@ -88,6 +88,12 @@ class FixedCodec(PipelineCodec):
         )
         return encoded
 
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
+        """See ``Codec.workspace_nbytes``."""
+        del dtype
+        # kernels write values and payloads straight to their places, and hold tables of tiles alone
+        return num_values
+
     def seeding(self, seed: int | None) -> dict[str, int | None]:
         """Return the keyword arguments that pass the seed to the batch operation.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -120,7 +121,7 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
 
     Raises:
         UnknownCodecError: no codec of that id is installed.
-        SpecError: an option is missing, unknown or invalid.
+        SpecError: an option is missing, unknown or invalid, or ``device`` names no device.
 
     Example:
         >>> from tersor import Bound
@@ -130,7 +131,7 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
     codec = get(codec_id)
     codec.check_options(spec)
     if device is not None:
-        spec = {**codec.options_on(torch.device(device)), **spec}
+        spec = {**codec.options_on(_device_of(device)), **spec}
     _check_complete(codec, spec)
     try:
         return codec(**spec)
@@ -142,6 +143,14 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
             f"codec {codec_id!r} cannot take such a value of {' or '.join(spec)} ({error}); "
             "'tersor codecs' shows what options look like"
         ) from error
+
+
+def _device_of(device: object) -> torch.device:
+    if isinstance(device, str | int | torch.device) and not isinstance(device, bool):
+        # torch's own sentence names all devices that it has ever known
+        with suppress(RuntimeError):
+            return torch.device(device)
+    raise SpecError(f"device must be a torch.device or its name, as 'cuda', not {device!r}")
 
 
 def _check_complete(codec: type[Codec], spec: Mapping[str, Any]) -> None:

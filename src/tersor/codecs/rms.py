@@ -74,6 +74,12 @@ class Rms(PipelineCodec):
         encoded: EncodedList = self.encode_op(xs, self.pipeline())
         return encoded
 
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
+        """See ``Codec.workspace_nbytes``."""
+        del dtype
+        # a symbol of one byte and a word of two per value; tables of tiles and groups
+        return 4 * num_values
+
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Return the size of exact storage, the fallback for larger encodings: a header and the tensor's bytes."""
         return exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)

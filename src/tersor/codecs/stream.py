@@ -10,6 +10,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from tersor.codecs.pipeline import BoundedPipeline
 from tersor.codecs.registry import register
 from tersor.errors import SpecError
@@ -51,13 +53,20 @@ class StreamCodec(BoundedPipeline):
         """Return a pipeline that quantizes, predicts and encodes."""
         return Pipeline(None, Bounded(), self.lorenzo, self.encoder())
 
-    def workspace_nbytes(self, num_values: int) -> int:
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
         """See ``Codec.workspace_nbytes``."""
+        form = self.encoder().form
         # the fused packing kernels handle every form of payload and store no codes: they measure tiles of 1024 values,
         # and quantize them again to write them
-        if self.encoder().form == "bitpack":
+        if form == "bitpack":
             return 2 * num_values
-        return BoundedPipeline.workspace_nbytes(self, num_values)
+        if form in ("ans", "ans-static"):
+            # two passes of symbols of a sixteenth of the values' bytes each, and tables of tiles and blocks; to decode,
+            # int32 residuals, which lie in the output where that is float32
+            symbols = dtype.itemsize // 8 + 1
+            residuals = 4 if self.lorenzo and dtype != torch.float32 else 0
+            return max(symbols, residuals) * num_values
+        return BoundedPipeline.workspace_nbytes(self, num_values, dtype)
 
 
 @register

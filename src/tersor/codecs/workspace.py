@@ -46,9 +46,9 @@ def pack_within(codec: Codec, x: torch.Tensor, max_workspace_nbytes: int) -> Pac
     numel = TensorInfo.of(x).numel
     # a tensor that is not contiguous is copied first
     fixed_nbytes = _CALL_NBYTES + _TENSOR_NBYTES + (0 if are_plain([x]) else x.nbytes)
-    most = (max_workspace_nbytes - fixed_nbytes) // codec.workspace_nbytes(1)
+    most = (max_workspace_nbytes - fixed_nbytes) // codec.workspace_nbytes(1, x.dtype)
     if most < min(numel, _LEAST_VALUES):
-        least = fixed_nbytes + codec.workspace_nbytes(min(numel, _LEAST_VALUES))
+        least = fixed_nbytes + codec.workspace_nbytes(min(numel, _LEAST_VALUES), x.dtype)
         raise _too_little(max_workspace_nbytes, least, f"codec {codec.codec_id!r} and this tensor")
     chunk_values = MAX_CHUNK_VALUES if most >= numel else min(most, MAX_CHUNK_VALUES)
     with sparing_memory():
@@ -70,11 +70,11 @@ def unpack_within(
     copied_nbytes = 0 if out is None or out.is_contiguous() else info.nbytes
     copied_nbytes += sum(payload.numel() for payload in payloads if payload.data_ptr() % 8)
     fixed_nbytes = _CALL_NBYTES + copied_nbytes
-    whole_nbytes = codec.workspace_nbytes(info.numel) + len(plan) * _TENSOR_NBYTES
+    whole_nbytes = codec.workspace_nbytes(info.numel, info.dtype) + len(plan) * _TENSOR_NBYTES
     with sparing_memory():
         if len(plan) != len(payloads) or fixed_nbytes + whole_nbytes <= max_workspace_nbytes:
             return codec.unpack(packed, out)
-        least = fixed_nbytes + codec.workspace_nbytes(plan.chunk_size) + _TENSOR_NBYTES
+        least = fixed_nbytes + codec.workspace_nbytes(plan.chunk_size, info.dtype) + _TENSOR_NBYTES
         if least > max_workspace_nbytes:
             raise _too_little(max_workspace_nbytes, least, "the largest chunk of this tensor")
         target = checked_out(out, info, packed.device)
@@ -94,8 +94,10 @@ def list_pieces(
         SpecError: the limit is less than the largest tensor takes; the sentence says how much that is.
     """
     check_workspace(max_workspace_nbytes)
+    if not tensors:
+        return [range(0)]
     needed = [_listed_nbytes(codec, x) for codec, x in zip(codecs, tensors, strict=True)]
-    least = _CALL_NBYTES + max(needed, default=0)
+    least = _CALL_NBYTES + max(needed)
     if least > max_workspace_nbytes:
         raise _too_little(
             max_workspace_nbytes, least, "the largest of these tensors, which is one payload"
@@ -111,7 +113,7 @@ def list_pieces(
 
 def _listed_nbytes(codec: Codec, x: torch.Tensor) -> int:
     # memory for the largest possible payload, of which the used part is copied
-    nbytes = codec.workspace_nbytes(x.numel()) + x.nbytes + _TENSOR_NBYTES
+    nbytes = codec.workspace_nbytes(x.numel(), x.dtype) + x.nbytes + _TENSOR_NBYTES
     return nbytes if are_plain([x]) else nbytes + x.nbytes
 
 

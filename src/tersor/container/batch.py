@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import torch
 
+from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Settling, settled
 from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
 from tersor.kernels.runtime.op import backend_for
+from tersor.raw_bytes import padded
 
 
 class Part(NamedTuple):
@@ -41,6 +43,13 @@ class Batch:
     __slots__ = ("_buffer", "_parts", "_settled", "_settling", "_sizes")
 
     def __init__(self, buffer: torch.Tensor, sizes: torch.Tensor) -> None:
+        """Take a frame and the sizes of its payloads, as they arrived; their values are checked when they are read.
+
+        Raises:
+            SpecError: the buffer is not uint8, or the sizes are not int64, of one dimension each.
+        """
+        _check_vector("buffer", buffer, torch.uint8)
+        _check_vector("sizes", sizes, torch.int64)
         self._buffer: torch.Tensor | None = buffer
         self._sizes: torch.Tensor | None = sizes
         self._parts: list[Part] | None = None
@@ -167,10 +176,26 @@ class Batch:
         """Return the completed batch without spare capacity, with its sizes on the CPU; waits.
 
         The trimmed buffer may be a view, which keeps the memory of the whole alive.
+
+        Raises:
+            CorruptDataError: a size is negative, or the sizes exceed the buffer.
         """
         batch = self.completed()
         sizes = batch.sizes.cpu()
-        return Batch(batch.buffer[: int(frame_offsets(sizes)[-1])], sizes)
+        numbers = sizes.tolist()
+        nbytes = sum(map(padded, numbers))
+        if min(numbers, default=0) < 0 or nbytes > batch.buffer.numel():
+            raise CorruptDataError(f"a payload size in {numbers[:8]} lies outside of the frame")
+        return Batch(batch.buffer[:nbytes], sizes)
+
+
+def _check_vector(name: str, x: object, dtype: torch.dtype) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise SpecError(f"the {name} of a batch must be a torch tensor, not {type(x).__name__}")
+    if x.dtype != dtype or x.dim() != 1:
+        raise SpecError(
+            f"the {name} of a batch must be {dtype} of one dimension, not {x.dtype} of shape {tuple(x.shape)}"
+        )
 
 
 def runs_on_gpu(tensors: Sequence[torch.Tensor]) -> bool:

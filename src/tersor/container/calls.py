@@ -14,6 +14,7 @@ import torch
 from tersor.codecs.codec import Codec, check_num_values, checked_out
 from tersor.codecs.recent_forms import RecentForms
 from tersor.codecs.registry import check_is_codec
+from tersor.container.batch import Batch
 from tersor.container.new_tensors import NewTensors
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
@@ -101,6 +102,7 @@ def form_to_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> 
     Raises:
         SpecError: the lists differ in length, or a codec cannot encode its tensor as one payload.
     """
+    check_is_list(tensors, "tensors")
     held = _held(codecs)
     key = (form_to_encode, len(tensors), *map(id, held))
     form = _known_form(key, tensors)
@@ -140,7 +142,23 @@ def _held(codecs: Sequence[Codec]) -> tuple[Codec, ...]:
     """Return the codecs as a tuple: a sequence may create its items on access."""
     if isinstance(codecs, Codec):
         raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
+    check_is_list(codecs, "codecs")
     return tuple(codecs)
+
+
+def check_is_list(given: object, what: str) -> None:
+    """Raise ``SpecError`` unless this has a length and places; a tensor is no list of its rows."""
+    if type(given) is list or type(given) is tuple:
+        return
+    has_places = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    if isinstance(given, torch.Tensor) or not has_places:
+        raise SpecError(f"give a list of {what}, not {type(given).__name__}")
+
+
+def check_batch(batch: object) -> None:
+    """Raise ``SpecError`` for anything but a ``Batch``."""
+    if not isinstance(batch, Batch):
+        raise SpecError(f"expected what encode_batch returned, not {type(batch).__name__}")
 
 
 def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
@@ -165,6 +183,11 @@ def check_can_decode(
 ) -> None:
     """Raise ``SpecError`` unless each payload has a shape, and a codec that supports its dtype."""
     _check_codecs(codecs)
+    for info in infos:
+        if not isinstance(info, TensorInfo):
+            raise SpecError(
+                f"expected a TensorInfo for each payload, not {type(info).__name__}; use TensorInfo.of"
+            )
     if not num_payloads == len(infos) == len(codecs):
         raise SpecError(f"{num_payloads} payloads need as many shapes and codecs")
     _check_supported(codecs, [info.dtype for info in infos])

@@ -24,7 +24,9 @@ from tersor.container.calls import (
     Group,
     ListForm,
     calls_of,
+    check_batch,
     check_can_decode,
+    check_is_list,
     checked_targets,
     form_to_decode,
     form_to_encode,
@@ -87,7 +89,6 @@ def encode_batch(
         >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
         [(4, 8), (5,)]
     """
-    codecs = codecs if isinstance(codecs, Codec) else list(codecs)
     form = form_to_encode(tensors, codecs)
     _check_ratio(expected_ratio)
     if max_workspace_nbytes is not None:
@@ -188,8 +189,16 @@ def _check_ratio(ratio: float | None) -> None:
     is_number = isinstance(ratio, Real) and not isinstance(ratio, bool)
     if not (is_number and 0 < ratio < math.inf):
         raise SpecError(
-            f"expected_ratio, original over encoded bytes, must be above 0, not {ratio!r}"
+            "expected_ratio, original over encoded bytes, must be a finite number above 0, not "
+            f"{ratio!r}"
         )
+
+
+def _check_to_decode(batch: Batch, infos: Sequence[TensorInfo], out: object) -> None:
+    check_batch(batch)
+    check_is_list(infos, "infos")
+    if out is not None:
+        check_is_list(out, "outputs")
 
 
 def decode_batch(
@@ -206,6 +215,7 @@ def decode_batch(
         SpecError: the lists differ in length, a codec does not support a dtype, or ``out`` does not match.
         CorruptDataError: the sizes or a payload are malformed.
     """
+    _check_to_decode(batch, infos, out)
     batch = batch.completed() if batch.may_overflow else batch
     if batch.is_on_gpu:
         form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
@@ -261,6 +271,7 @@ def begin_decode_batch(
         SpecError: the lists differ in length, a codec does not support a dtype, or ``out`` does not match.
         CorruptDataError: on the CPU, the sizes or a payload are malformed.
     """
+    _check_to_decode(batch, infos, out)
     if not batch.is_on_gpu or batch.may_overflow:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
     form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)

@@ -11,7 +11,7 @@ import torch
 from tersor import use_backend
 from tersor.codecs.costs import CostCache, costs_on, lookup, renewed_costs_on
 from tersor.codecs.costs.shipped import CPU, H200
-from tersor.errors import SpecError
+from tersor.errors import BackendUnavailableError, SpecError
 from tests.codecs.costs.planted import COSTS, DEVICE, GPU, plant
 
 
@@ -124,3 +124,13 @@ def test_a_cpu_has_costs_of_its_own_and_the_interpreter_those_of_a_gpu(gpu):
     with use_backend("gpu"):
         assert costs_on(cpu).codecs == H200.codecs
     assert gpu.num_measured == 0
+
+
+def test_costs_of_a_gpu_that_is_not_there_are_refused(monkeypatch):
+    def no_cuda(device):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", no_cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with use_backend("gpu"), pytest.raises(BackendUnavailableError, match="no device 'cuda'"):
+        costs_on(torch.device("cuda"))

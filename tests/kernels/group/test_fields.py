@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
 from tersor.codecs import create
 from tersor.errors import CorruptDataError
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
+from tersor.kernels.group.masks import layout as mask_layout
 from tersor.kernels.group.masks import mask_quantize
+from tersor.kernels.group.ranges import layout as range_layout
 from tersor.kernels.group.ranges import range_dequantize, range_quantize
 from tersor.kernels.runtime.op import use_backend
 from tests.kernels.group_cases import field_inputs
@@ -88,3 +92,30 @@ def test_a_payload_of_a_wrong_size_is_told_and_nothing_written(backend, codec_id
         with pytest.raises(CorruptDataError):
             finish_decoding(codec.decode(late, outs), wrong, outs)
     assert bool((outs[1] == 7.0).all())
+
+
+if find_spec("triton"):
+    import triton.language as tl
+
+    from tersor.kernels.group.masks import gpu as masks
+    from tersor.kernels.group.ranges import gpu as ranges
+    from tersor.kernels.runtime.gpu.launch import jit_kernel
+
+    @jit_kernel(do_not_specialize=["count"])
+    def sizes_kernel(count, found, nbits: tl.constexpr, group: tl.constexpr):
+        tl.store(found, masks.payload_nbytes(count, nbits))
+        tl.store(found + 1, ranges.payload_nbytes(count, group))
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("count", [1, 257, 2**31 - 256, 2**31 - 255, 2**31 - 1, 2**31])
+def test_sizes_of_payloads_do_not_wrap_where_counts_are_just_below_two_to_the_31(backend, count):
+    pytest.importorskip("triton")
+    # the numbers of a kernel for one tensor, which has its count as an argument: int32 as far as it goes
+    for group in (4, 256, 4100):
+        found = torch.zeros(2, dtype=torch.int64, device=device_of(backend))
+        sizes_kernel[(1,)](count, found, nbits=4, group=group)
+        assert found.tolist() == [
+            mask_layout.payload_nbytes(count, 4),
+            range_layout.payload_nbytes(count, group),
+        ]

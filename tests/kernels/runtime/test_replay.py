@@ -243,9 +243,16 @@ def test_turned_off_there_are_no_forms(reserved) -> None:
     assert replays.form_of("shape", torch.device("cuda", 0)) is None
 
 
-def test_a_negative_limit_is_refused() -> None:
-    with pytest.raises(SpecError, match="max_nbytes must be at least 0, not -1"):
-        tersor.set_graph_replay(True, max_nbytes=-1)
+@pytest.mark.parametrize("limit", [-1, 1.5, "1", True, float("nan")], ids=repr)
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limit) -> None:
+    with pytest.raises(SpecError, match=r"max_nbytes must be a whole number of bytes.*not "):
+        tersor.set_graph_replay(True, max_nbytes=limit)
+
+
+@pytest.mark.parametrize("enabled", ["no", 0, None], ids=repr)
+def test_what_is_neither_true_nor_false_is_refused(enabled) -> None:
+    with pytest.raises(SpecError, match="enabled must be True or False"):
+        tersor.set_graph_replay(enabled)
 
 
 def test_tables_are_substituted_in_the_block_alone() -> None:

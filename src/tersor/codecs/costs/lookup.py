@@ -13,7 +13,7 @@ from tersor.codecs.costs.cache import CostCache
 from tersor.codecs.costs.measuring import measure_costs
 from tersor.codecs.costs.shipped import CPU, H200, SHIPPED
 from tersor.codecs.costs.table import Costs
-from tersor.errors import SpecError, TersorError
+from tersor.errors import BackendUnavailableError, SpecError, TersorError
 from tersor.kernels.runtime.op import backend_for
 from tersor.kernels.runtime.threads import is_forked
 
@@ -30,13 +30,21 @@ def costs_on(device: torch.device) -> Costs:
     neither, the GPU is measured once, which is logged, and the result is cached on disk. The costs of an H200 are
     assumed if measuring fails. They are also assumed, for the one call, where measuring is impossible: while a CUDA
     graph is captured, and in a forked child.
+
+    Raises:
+        BackendUnavailableError: torch finds no GPU.
     """
     if backend_for(device) != "gpu":
         return CPU
     if device.type != "cuda":
         # Triton's interpreter
         return ASSUMED
-    name = torch.cuda.get_device_name(device)
+    try:
+        name = torch.cuda.get_device_name(device)
+    except (AssertionError, RuntimeError) as error:
+        if torch.cuda.is_available():
+            raise
+        raise BackendUnavailableError(f"torch finds no device {str(device)!r} here") from error
     if name not in _known:
         found = CostCache.of_user().load(name) or SHIPPED.get(name)
         if found is None:

@@ -353,6 +353,9 @@ def _settle(
     ranges = None
     if dtype is not None and isinstance(encoded.ranges, torch.Tensor):
         ranges = ranges_of_keys(next(facts), dtype)
+    if again is not None and len(left) == len(sizes):
+        # what was decided of these tensors need not be written
+        return EncodedList.apart([again.encode(k) for k in left], ranges=ranges)
     buffer, nbytes = encoded.buffer, sum(padded(size) for size in sizes)
     if encoded.unwritten is not None and (buffer is None or nbytes > buffer.numel()):
         buffer = encoded.unwritten.written(nbytes)

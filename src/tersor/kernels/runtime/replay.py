@@ -148,8 +148,11 @@ class Replays:
             self._drops_left = _MAX_DROPS
 
     def form_of(self, form: Hashable, device: torch.device) -> Form | None:
-        """Return the state of a form on the current stream; None if calls are not to be replayed."""
-        if not self._is_enabled or device.type != "cuda":
+        """Return the state of a form on the current stream; None if calls are not to be replayed.
+
+        Nothing is replayed under a limit of memory, because a graph has the working memory of calls without one.
+        """
+        if not self._is_enabled or device.type != "cuda" or is_sparing():
             return None
         if torch.cuda.is_current_stream_capturing():
             return None
@@ -173,10 +176,10 @@ class Replays:
         ``then`` must enqueue its copy. It must not wait.
 
         Returns:
-            None, with nothing launched, if there is no graph, if the current device and stream are not those
-            of the form, or if the stream is being captured.
+            None, with nothing launched, if there is no graph, memory is limited, the current device and stream are
+            not those of the form, or the stream is being captured.
         """
-        if form.replay is None or not _is_current(form):
+        if form.replay is None or is_sparing() or not _is_current(form):
             return None
         with self.lock:
             replay = form.replay
@@ -292,7 +295,8 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
 
     The third call of `compress`, `encode_batch`, their decoders or an exchange with the same shapes, dtypes and
     kinds of bounds on a stream is captured, and later ones replay it: the host launches once instead of a dozen
-    times. Nothing is replayed inside a capture of your own.
+    times. Nothing is replayed inside a capture of your own, nor in a call with `max_workspace_nbytes`, which does not
+    count the memory of graphs either.
 
     Setting it waits for all graphs to finish, drops them and frees their memory.
 
@@ -302,10 +306,14 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
             exceed it; where that keeps happening, capturing stops.
 
     Raises:
-        SpecError: ``max_nbytes`` is negative.
+        SpecError: ``enabled`` is not a bool, or ``max_nbytes`` no number of bytes.
     """
-    if max_nbytes is not None and max_nbytes < 0:
-        raise SpecError(f"max_nbytes must be at least 0, not {max_nbytes}")
+    if type(enabled) is not bool:
+        raise SpecError(f"enabled must be True or False, not {enabled!r}")
+    if max_nbytes is not None and (type(max_nbytes) is not int or max_nbytes < 0):
+        raise SpecError(
+            f"max_nbytes must be a whole number of bytes, or None for 512 MiB, not {max_nbytes!r}"
+        )
     REPLAYS.configure(enabled, max_nbytes)
 
 

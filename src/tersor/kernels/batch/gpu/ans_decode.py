@@ -26,9 +26,9 @@ from tersor.kernels.batch.gpu.ans_restore import restore
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
 from tersor.kernels.entropy.rans.gpu.table import StaticTable, static_table
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
-from tersor.kernels.payload.gpu.open import OUTLIER_LANES, copy_values, open_payload, put_outliers
-from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
-from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
+from tersor.kernels.payload.gpu.open import OUTLIER_LANES, open_payload, put_outliers
+from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES
+from tersor.kernels.payload.gpu.uncoded import fill_uncoded, programs_per_tensor
 from tersor.kernels.quantize.gpu.values import (
     LARGEST_CODE,
     as_compute,
@@ -148,16 +148,8 @@ def _fill_kernel(
     count, address = tl.load(counts + k), tl.load(targets + k)
     payload = buffer + tl.load(offsets + k)
     mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, TYPE)
-    begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
-    if good & (mode == CONSTANT):
-        for start in range(begin, count, stride):
-            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, TYPE)
-            position = start + tl.arange(0, PART)
-            store_values(address, position, values, count, TYPE, False, False)
-    elif good & (mode == EXACT):
-        body = (payload + HEADER_NBYTES).to(tl.int64)
-        for start in range(begin, count, stride):
-            copy_values(body, address, start, tl.minimum(start + PART, count), TYPE)
+    if good & (mode != CODED):
+        fill_uncoded(payload, mode, number, count, address, TYPE, PART)
     elif tl.load(status + k) == 0:
         head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
         step = as_compute(number, TYPE)

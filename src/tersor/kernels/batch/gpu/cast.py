@@ -17,6 +17,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
     FixedFrame,
     common_alignment,
     decode_tiles,
+    encode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
@@ -25,7 +26,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
 )
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+from tersor.kernels.runtime.gpu.tiles import num_parts
 from tersor.kernels.transform.gpu import load_values, store_values
 
 _TILE: Final = 2048
@@ -89,18 +90,11 @@ def encode_casts(
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
     """
-    device, numels = xs[0].device, tuple(x.numel() for x in xs)
-    frame = fixed_frame([2 * numel for numel in numels], device, out)
-    tiles = tile_table(numels, _TILE, device)
-    with torch.cuda.device_of(xs[0]):
-        _cast_kernel[(tiles.num_tiles,)](
-            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, TYPE=TYPES[xs[0].dtype],
-            TARGET=TYPES[cast("torch.dtype", pipeline.quantizer.dtype)],
-            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
-            PAYLOAD_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *frame.starts]), TILE=_TILE,
-        )  # fmt: skip
-    return frame
+    frame = fixed_frame([2 * x.numel() for x in xs], xs[0].device, out)
+    return encode_tiles(
+        _cast_kernel, _TILE, xs, frame, TARGET=TYPES[cast("torch.dtype", pipeline.quantizer.dtype)],
+        PAYLOAD_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *frame.starts]), TILE=_TILE,
+    )  # fmt: skip
 
 
 def decode_casts(
@@ -131,7 +125,7 @@ def _scaled_cast_kernel(
 ):  # fmt: skip
     """One program casts ``GROUPS`` groups of one tensor to 8 bits."""
     k, tile, count = own_tile(counts, first_tiles, owners)
-    scales_nbytes = 4 * ((count + GROUP - 1) // GROUP)
+    scales_nbytes = 4 * num_parts(count, GROUP)
     payload = new_payload(out, offsets, sizes, k, tile, scales_nbytes + count)
     scales, x = payload.to(tl.pointer_type(tl.float32)), typed(tl.load(starts + k), TYPE, ALIGNMENT)
     data = payload + scales_nbytes
@@ -146,7 +140,7 @@ def _scaled_uncast_kernel(
 ):  # fmt: skip
     """One program widens ``GROUPS`` groups of one tensor; a payload of a wrong size is not read."""
     k, tile, count = own_tile(counts, first_tiles, owners)
-    scales_nbytes = 4 * ((count + GROUP - 1) // GROUP)
+    scales_nbytes = 4 * num_parts(count, GROUP)
     nbytes = scales_nbytes + count
     payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
     scales, y = (
@@ -166,18 +160,12 @@ def encode_scaled_casts(
     Result as of ``encode_casts``; a group is at most ``cast.layout.TILE`` values.
     """
     target, group = pipeline.quantizer
-    device, numels = xs[0].device, tuple(x.numel() for x in xs)
-    frame = fixed_frame([payload_nbytes(numel, group) for numel in numels], device, out)
     groups, chunk = tile_of(group)
-    tiles = tile_table(numels, groups * group, device)
-    with torch.cuda.device_of(xs[0]):
-        _scaled_cast_kernel[(tiles.num_tiles,)](
-            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, GROUP=group, TYPE=TYPES[xs[0].dtype],
-            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), TOP=torch.finfo(target).max,
-            IS_E4M3=target == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
-        )  # fmt: skip
-    return frame
+    frame = fixed_frame([payload_nbytes(x.numel(), group) for x in xs], xs[0].device, out)
+    return encode_tiles(
+        _scaled_cast_kernel, groups * group, xs, frame, GROUP=group, TOP=torch.finfo(target).max,
+        IS_E4M3=target == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
+    )  # fmt: skip
 
 
 def decode_scaled_casts(

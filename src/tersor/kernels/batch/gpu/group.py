@@ -23,15 +23,15 @@ from tersor.kernels.payload.gpu.fixed_size import (
     FixedFrame,
     common_alignment,
     decode_tiles,
+    encode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
     own_tile,
     typed,
 )
-from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+from tersor.kernels.runtime.gpu.tiles import num_parts
 
 
 @jit_kernel(do_not_specialize=["out", "low", "high"])
@@ -42,7 +42,7 @@ def _quantize_kernel(
 ):  # fmt: skip
     """One program quantizes the groups that ``ROWS`` lower rows of one tensor belong to."""
     k, tile, count = own_tile(counts, first_tiles, owners)
-    num_groups = (count + GROUP - 1) // GROUP
+    num_groups = num_parts(count, GROUP)
     payload = new_payload(
         out, offsets, sizes, k, tile, num_groups * (4 + GROUP * NBITS // 8)
     )  # fmt: skip
@@ -66,7 +66,7 @@ def _dequantize_kernel(
     A payload of a wrong size is not read, and nothing is written for it.
     """
     k, tile, count = own_tile(counts, first_tiles, owners)
-    num_groups = (count + GROUP - 1) // GROUP
+    num_groups = num_parts(count, GROUP)
     payload, is_whole = given_payload(
         buffer, offsets, sizes, status, k, tile, num_groups * (4 + GROUP * NBITS // 8)
     )
@@ -96,22 +96,16 @@ def encode_groups(
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
     """
-    (nbits, group), device = pipeline.quantizer, xs[0].device
-    numels = tuple(x.numel() for x in xs)
-    frame = fixed_frame([payload_nbytes(numel, nbits, group) for numel in numels], device, out)
-    tiles = tile_table(numels, num_values_of(group), device)
-    num_groups = (ceil_div(numel, group) for numel in numels)
+    nbits, group = pipeline.quantizer
+    frame = fixed_frame([payload_nbytes(x.numel(), nbits, group) for x in xs], xs[0].device, out)
+    num_groups = (ceil_div(x.numel(), group) for x in xs)
     data = [start + 4 * count for start, count in zip(frame.starts, num_groups, strict=True)]
-    with torch.cuda.device_of(xs[0]):
-        _quantize_kernel[(tiles.num_tiles,)](
-            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, *seed_words(seed), TYPE=TYPES[xs[0].dtype],
-            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
-            DATA_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *data]), NBITS=nbits, STOCHASTIC=seed is not None,
-            HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
-            num_warps=num_warps_of(group),
-        )  # fmt: skip
-    return frame
+    return encode_tiles(
+        _quantize_kernel, num_values_of(group), xs, frame, *seed_words(seed),
+        DATA_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *data]), NBITS=nbits,
+        STOCHASTIC=seed is not None, HADAMARD=pipeline.transform == "hadamard", GROUP=group,
+        ROWS=num_rows_of(group), num_warps=num_warps_of(group),
+    )  # fmt: skip
 
 
 def decode_groups(

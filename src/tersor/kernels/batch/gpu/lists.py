@@ -40,6 +40,7 @@ from tersor.kernels.batch.gpu import (
 )
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
+from tersor.kernels.batch.gpu.composition import decoder_of_the_rest, encoder_of_the_rest
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
@@ -58,6 +59,7 @@ from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.group.masks import layout as mask_layout
 from tersor.kernels.group.ranges import layout as range_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
+from tersor.kernels.runtime.sparing import lastingly_sparing
 from tersor.types import Bound
 
 
@@ -123,11 +125,14 @@ def encode_streams(
     def compose_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
         return compose.encode_streams([x], [bound], pipeline).payloads()[0]
 
+    encode_rest = encoder_of_the_rest(compose_one)
+
+    @lastingly_sparing
     def encode_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
         if fused.encode_again is None:
-            return compose_one(x, bound)
+            return encode_rest(x, bound)
         made = fused.encode_again([x], [bound], pipeline.encoder)
-        (found,) = settled([_unsettled(made, [x], [bound], compose_one)])
+        (found,) = settled([_unsettled(made, [x], [bound], encode_rest)])
         return found.payloads()[0]
 
     encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
@@ -157,7 +162,7 @@ def decode_streams(
         return _composed(outs, encoded, decode_one)
     decode = partial(fused.decode, outs=outs, encoder=pipeline.encoder)
     call = Decoding((decode_streams, pipeline), outs, encoded, decode)
-    return Undecoded(call.made(), decode_one, call.repeatable)
+    return Undecoded(call.made(), decoder_of_the_rest(decode_one), call.repeatable)
 
 
 def encode_row_lists(
@@ -173,13 +178,14 @@ def encode_row_lists(
     def encode_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
         return compose.encode_row_lists([x], [bound], pipeline).payloads()[0]
 
+    encode_rest = encoder_of_the_rest(encode_one)
     encode = partial(rows.encode_rows_list, [as_rows(x) for x in xs], bounds)
     call = Encoding(pipeline, xs, bounds)
     made = call.replayed(xs)
     if made is None:
         made = encode()
         call.note(xs, made, encode)
-    return _unsettled(made, xs, bounds, encode_one, call)
+    return _unsettled(made, xs, bounds, encode_rest, call)
 
 
 def decode_row_lists(
@@ -204,7 +210,7 @@ def decode_row_lists(
         return rows_decode.decode_rows_list(buffer, offsets, sizes, matrices)
 
     call = Decoding((decode_row_lists, pipeline), outs, encoded, decode)
-    return Undecoded(call.made(), decode_one, call.repeatable)
+    return Undecoded(call.made(), decoder_of_the_rest(decode_one), call.repeatable)
 
 
 def encode_groups(
@@ -243,7 +249,7 @@ def decode_rms(
 
     decode = partial(rms_decode.decode_rms_list, outs=outs, pipeline=pipeline)
     call = Decoding((decode_rms, pipeline), outs, encoded, decode)
-    return Undecoded(call.made(), decode_one, call.repeatable)
+    return Undecoded(call.made(), decoder_of_the_rest(decode_one), call.repeatable)
 
 
 def encode_masks(

@@ -23,6 +23,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
     FixedFrame,
     common_alignment,
     decode_tiles,
+    encode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
@@ -85,19 +86,13 @@ def encode_masks(
     nbits, device = pipeline.quantizer.nbits, xs[0].device
     numels = tuple(x.numel() for x in xs)
     frame = fixed_frame([layout.payload_nbytes(numel, nbits) for numel in numels], device, out)
-    tiles, starts = tile_table(numels, TILE, device), addresses(xs, device)
-    alignment = common_alignment([x.data_ptr() for x in xs])
-    common = {"TYPE": TYPES[xs[0].dtype], "ALIGNMENT": alignment, "NBITS": nbits}
+    counts = tile_table(numels, TILE, device).counts
     with torch.cuda.device_of(xs[0]):
         _fractions_kernel[(len(xs),)](
-            starts, tiles.counts, frame.offsets, frame.buffer, **common, ROWS=SAMPLED_ROWS,
-            num_warps=SAMPLING_WARPS,
+            addresses(xs, device), counts, frame.offsets, frame.buffer, TYPE=TYPES[xs[0].dtype], ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
+            NBITS=nbits, ROWS=SAMPLED_ROWS, num_warps=SAMPLING_WARPS,
         )  # fmt: skip
-        _quantize_kernel[(tiles.num_tiles,)](
-            starts, tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets, frame.buffer,
-            frame.sizes, **common, ROWS=ROWS, num_warps=1,
-        )  # fmt: skip
-    return frame
+    return encode_tiles(_quantize_kernel, TILE, xs, frame, NBITS=nbits, ROWS=ROWS, num_warps=1)
 
 
 def decode_masks(

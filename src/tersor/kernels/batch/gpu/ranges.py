@@ -19,17 +19,15 @@ from tersor.kernels.group.ranges.gpu import (
 )
 from tersor.kernels.payload.gpu.fixed_size import (
     FixedFrame,
-    common_alignment,
     decode_tiles,
+    encode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
     own_tile,
     typed,
 )
-from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
 
 
 @jit_kernel(do_not_specialize=["out", "low", "high"])
@@ -75,18 +73,14 @@ def encode_ranges(
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
     """
-    group, device = pipeline.quantizer.group, xs[0].device
-    numels, tile = tuple(x.numel() for x in xs), GroupTile.of(group)
-    frame = fixed_frame([layout.payload_nbytes(numel, group) for numel in numels], device, out)
-    tiles = tile_table(numels, tile.num_groups * group, device)
-    with torch.cuda.device_of(xs[0]):
-        _quantize_kernel[(tiles.num_tiles,)](
-            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, *seed_words(seed), TYPE=TYPES[xs[0].dtype],
-            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), STOCHASTIC=seed is not None,
-            GROUP=group, GROUPS=tile.num_groups, CHUNK=tile.num_values, num_warps=tile.num_warps,
-        )  # fmt: skip
-    return frame
+    group = pipeline.quantizer.group
+    tile = GroupTile.of(group)
+    frame = fixed_frame([layout.payload_nbytes(x.numel(), group) for x in xs], xs[0].device, out)
+    return encode_tiles(
+        _quantize_kernel, tile.num_groups * group, xs, frame, *seed_words(seed),
+        STOCHASTIC=seed is not None, GROUP=group, GROUPS=tile.num_groups, CHUNK=tile.num_values,
+        num_warps=tile.num_warps,
+    )  # fmt: skip
 
 
 def decode_ranges(

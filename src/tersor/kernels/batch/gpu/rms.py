@@ -63,6 +63,7 @@ from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
     before_tile,
+    num_parts,
     padded,
     store_zeros,
     sum_tiles,
@@ -108,7 +109,7 @@ def _places(first_rows, ROWS: tl.constexpr):
 @triton.jit
 def _sampled(row, count):
     """Return where sampled groups start, as ``layout.sampled_groups`` says; ``count`` if there are fewer."""
-    num_groups = (count + GROUP - 1) // GROUP
+    num_groups = num_parts(count, GROUP)
     num_sampled = tl.maximum(tl.minimum(num_groups, _NUM_SAMPLED), 1)
     return tl.where(row < num_sampled, row * num_groups // num_sampled * GROUP, count)
 
@@ -240,7 +241,7 @@ def _plan_kernel(
         inside = k < num_tensors
         count = tl.load(counts + k, mask=inside, other=0)
         has_zeros = tl.load(flags + k, mask=inside, other=0) > 0
-        scales_nbytes = padded(2 * ((count + GROUP - 1) // GROUP))
+        scales_nbytes = padded(2 * num_parts(count, GROUP))
         body = tl.load(body_nbytes + k, mask=inside, other=0)
         body += scales_start(has_zeros, top) + scales_nbytes
         outliers = tl.load(totals + k, mask=inside, other=0)
@@ -307,7 +308,7 @@ def _finish_kernel(
             for tile in range(tl.program_id(1), last - first, tl.num_programs(1)):
                 copy_values(address, body, tile * TILE, tl.minimum((tile + 1) * TILE, count), TYPE)
         if mode == CODED:
-            num_groups = (count + GROUP - 1) // GROUP
+            num_groups = num_parts(count, GROUP)
             own_scales = scales + tl.load(groups + k)
             target = _write_body(
                 payload, tl.load(flags + k) > 0, num_groups, fractions + k * _LEVELS, own_scales,

@@ -23,14 +23,14 @@ from tersor.kernels.entropy.rans.gpu.decode_streams import (
 )
 from tersor.kernels.group.rms import layout
 from tersor.kernels.group.rms.gpu import GROUP
-from tersor.kernels.payload.gpu.open import copy_values, open_payload, put_outliers
-from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
-from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
-from tersor.kernels.quantize.gpu.values import as_compute, bits_of, from_bits, store_values
+from tersor.kernels.payload.gpu.open import open_payload, put_outliers
+from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES
+from tersor.kernels.payload.gpu.uncoded import fill_uncoded, programs_per_tensor
+from tersor.kernels.quantize.gpu.values import bits_of, from_bits
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import F32, F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, padded
+from tersor.kernels.runtime.gpu.tiles import addresses, num_parts, padded
 from tersor.kernels.runtime.workspace import Layout
 
 _VALUES_PER_STORE: Final = 1024
@@ -54,7 +54,7 @@ def _open_kernel(
     head = tl.load(body.to(tl.pointer_type(tl.int64)), mask=is_coded, other=0)
     has_zeros = head == 1
     start = scales_start(has_zeros, top)
-    symbols_start = start + padded(2 * ((count + GROUP - 1) // GROUP))
+    symbols_start = start + padded(2 * num_parts(count, GROUP))
     is_coded = is_coded & ((head == 0) | has_zeros) & (body_nbytes >= symbols_start)
     tl.store(bodies + k, (body + symbols_start).to(tl.int64))
     tl.store(rooms + k, body_nbytes - symbols_start)
@@ -86,19 +86,12 @@ def _fill_kernel(
     count, address = tl.load(counts + k), tl.load(targets + k)
     payload = buffer + tl.load(offsets + k)
     mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, TYPE)
-    begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
-    if good & (mode == CONSTANT):
-        for start in range(begin, count, stride):
-            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, TYPE)
-            position = start + tl.arange(0, PART)
-            store_values(address, position, values, count, TYPE, False, False)
-    elif good & (mode == EXACT):
-        body = (payload + HEADER_NBYTES).to(tl.int64)
-        for start in range(begin, count, stride):
-            copy_values(body, address, start, tl.minimum(start + PART, count), TYPE)
+    if good & (mode != CODED):
+        fill_uncoded(payload, mode, number, count, address, TYPE, PART)
     elif tl.load(coded + k) > 0:
+        begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
         own = tl.load(scales + k).to(tl.pointer_type(tl.int16))
-        num_groups = (count + GROUP - 1) // GROUP
+        num_groups = num_parts(count, GROUP)
         for start in range(begin, num_groups, stride):
             i = start + tl.arange(0, PART)
             found = tl.load(own + i, mask=i < num_groups, other=0).to(tl.int32) & 0xFFFF

@@ -24,7 +24,7 @@ from tersor.kernels.group.rms.layout import (
     SMALLEST_SCALE,
 )
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import padded, store_zeros
+from tersor.kernels.runtime.gpu.tiles import num_parts, padded, store_zeros
 from tersor.kernels.transform.gpu import carrier, store_values, widened
 
 ROWS: Final = 4
@@ -52,7 +52,7 @@ _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 @triton.jit
 def payload_nbytes(count, NBITS: tl.constexpr):
     """See ``layout.payload_nbytes``."""
-    num_groups = (count + _GROUP - 1) // _GROUP
+    num_groups = num_parts(count, _GROUP)
     return 2 * 2**NBITS + padded(2 * num_groups) + num_groups * (_GROUP * NBITS // 8)
 
 
@@ -177,7 +177,7 @@ def _places(payload, count, tile, PER_WORD: tl.constexpr, NBITS: tl.constexpr, R
         tl.uint8 if NBITS * PER_WORD == 8 else (tl.int16 if NBITS * PER_WORD == 16 else tl.int32)
     )
     scales = payload + 2 * 2**NBITS
-    data = scales + padded(2 * ((count + _GROUP - 1) // _GROUP))
+    data = scales + padded(2 * num_parts(count, _GROUP))
     scales = scales.to(tl.pointer_type(tl.int16)) + tile * ROWS
     return scales, data.to(tl.pointer_type(WORD)) + tile * (ROWS * _GROUP // PER_WORD)
 
@@ -206,7 +206,7 @@ def write_fractions(x_ptr, count, payload, NBITS: tl.constexpr, ROWS: tl.constex
     PER_WORD: tl.constexpr = 16
     WORDS: tl.constexpr = ROWS * _GROUP // PER_WORD
     is_wide: tl.constexpr = x_ptr.dtype.element_ty == tl.float64
-    num_groups = (count + _GROUP - 1) // _GROUP
+    num_groups = num_parts(count, _GROUP)
     num_sampled = tl.minimum(num_groups, _NUM_SAMPLED).to(tl.int32)
     lane, j = tl.arange(0, 2**NBITS), tl.arange(0, PER_WORD)[None, :]
     sums, counts = tl.zeros([WORDS, 2**NBITS], tl.int32), tl.zeros([WORDS, 2**NBITS], tl.int32)

@@ -17,6 +17,7 @@ from tersor.division import ceil_div
 from tersor.kernels.group.gpu.generic import MAGIC_BITS, floor_bits, hashes_of, seed_words, shifted
 from tersor.kernels.group.ranges import layout
 from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.gpu.tiles import num_parts
 from tersor.kernels.transform.gpu import carrier, store_values, widened
 
 TILE: Final = 1024
@@ -57,7 +58,7 @@ class GroupTile(NamedTuple):
 @triton.jit
 def payload_nbytes(count, GROUP: tl.constexpr):
     """See ``layout.payload_nbytes``."""
-    return (count + GROUP - 1) // GROUP * (4 + GROUP // 4)
+    return num_parts(count, GROUP) * (4 + GROUP // 4)
 
 
 @triton.jit
@@ -230,7 +231,7 @@ def quantize_tile(
     PER_WORD: tl.constexpr = 8 if IS_NARROW else 4
     WORD: tl.constexpr = tl.int16 if IS_NARROW else tl.uint8
     IS_EVEN: tl.constexpr = GROUP % CHUNK == 0
-    num_groups = (count + GROUP - 1) // GROUP
+    num_groups = num_parts(count, GROUP)
     first = tile * (GROUPS * GROUP)
     limits = payload.to(tl.pointer_type(tl.int16)) + tile * GROUPS
     data = (payload + 4 * num_groups).to(tl.pointer_type(WORD)) + tile * (
@@ -291,7 +292,7 @@ def dequantize_tile(
     IS_NARROW: tl.constexpr = out_ptr.dtype.element_ty.primitive_bitwidth == 16 and GROUP % 8 == 0
     PER_WORD: tl.constexpr = 8 if IS_NARROW else 4
     WORD: tl.constexpr = tl.int16 if IS_NARROW else tl.uint8
-    num_groups, first = (count + GROUP - 1) // GROUP, tile * TILE
+    num_groups, first = num_parts(count, GROUP), tile * TILE
     minima = payload.to(tl.pointer_type(tl.int16)) + first // GROUP
     data = (payload + 4 * num_groups).to(tl.pointer_type(WORD)) + tile * (TILE // PER_WORD)
     limit = tl.where(is_whole, tl.minimum(count - first, TILE), 0).to(tl.int32)

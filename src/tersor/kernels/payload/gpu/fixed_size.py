@@ -96,6 +96,39 @@ def new_payload(out, offsets, sizes, k, tile, nbytes):
     return payload
 
 
+def encode_tiles(
+    kernel: Kernel,
+    tile: int,
+    xs: Sequence[torch.Tensor],
+    frame: FixedFrame,
+    *numbers: int,
+    **constants: Any,
+) -> FixedFrame:
+    """Encode contiguous tensors of one dtype and device, a program per tile of one of them.
+
+    Args:
+        kernel: takes addresses of the tensors, their counts, first tiles, owners of tiles, offsets, buffer and sizes of the
+            frame, and ``numbers``; ``TYPE``, ``ALIGNMENT`` of the tensors, and ``constants``.
+        tile: values that a program encodes.
+        xs: what to encode.
+        frame: room for the payloads.
+        *numbers: of the kernel.
+        **constants: of the kernel and its launch.
+
+    Returns:
+        The frame, written.
+    """
+    device = xs[0].device
+    tiles = tile_table(tuple(x.numel() for x in xs), tile, device)
+    with torch.cuda.device_of(xs[0]):
+        kernel[(tiles.num_tiles,)](
+            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
+            frame.buffer, frame.sizes, *numbers, TYPE=TYPES[xs[0].dtype],
+            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), **constants,
+        )  # fmt: skip
+    return frame
+
+
 def decode_tiles(
     kernel: Kernel,
     tile: int,

@@ -18,7 +18,7 @@ from tersor.kernels.payload.gpu.plan import (
     place_outliers,
 )
 from tersor.kernels.quantize.gpu.finite_range import fold_range
-from tersor.kernels.quantize.gpu.values import load_values
+from tersor.kernels.quantize.gpu.values import as_compute, load_values, store_values
 
 _WARPS: Final = 4224
 """Total number of warps of the programs for values that are not coded: as many as an H200 holds."""
@@ -70,3 +70,22 @@ def finish_tiles(
                     payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
                     TYPE, TILE, PART,
                 )  # fmt: skip
+
+
+@triton.jit
+def fill_uncoded(payload, mode, number, count, address, TYPE: tl.constexpr, PART: tl.constexpr):
+    """Decode every so many runs of ``PART`` values of a tensor whose payload is constant or exact.
+
+    Every so many as there are programs along axis 1. ``mode`` and ``number`` are those of ``open_payload``, which
+    must have found the payload good.
+    """
+    begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
+    if mode == CONSTANT:
+        for start in range(begin, count, stride):
+            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, TYPE)
+            position = start + tl.arange(0, PART)
+            store_values(address, position, values, count, TYPE, False, False)
+    else:
+        body = (payload + HEADER_NBYTES).to(tl.int64)
+        for start in range(begin, count, stride):
+            copy_values(body, address, start, tl.minimum(start + PART, count), TYPE)

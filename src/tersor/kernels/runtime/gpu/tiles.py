@@ -105,6 +105,15 @@ def padded(nbytes):
 
 
 @triton.jit
+def num_parts(count, SIZE: tl.constexpr):
+    """Return how many parts of ``SIZE`` hold ``count`` values, int64.
+
+    ``count + SIZE - 1`` alone, and ``tl.cdiv``, wrap where ``count`` is an int32 just below 2**31.
+    """
+    return (count.to(tl.int64) + (SIZE - 1)) // SIZE
+
+
+@triton.jit
 def tile_end(ends, tile):
     """Return the sum over all tiles before ``tile`` (which may be a tensor), from inclusive prefix sums."""
     return tl.load(ends + tile - 1, mask=tile > 0, other=0)
