@@ -50,6 +50,16 @@ def test_tables_are_made_from_the_rows_asked_for(root):
     assert filled(text, root) == text
 
 
+def test_goals_that_no_row_judges_can_be_left_out(root):
+    whole = filled(PAGE, root)
+    judged = filled(PAGE.replace("rows.jsonl -->", "rows.jsonl only=measured -->"), root)
+    assert "not measured" in whole
+    assert "not measured" not in judged
+    assert "| flat encodes at 1200 GB/s with a lead | 1200 | 1234 | met |" in judged
+    with pytest.raises(SpecError, match="only=measured"):
+        filled(PAGE.replace("rows.jsonl -->", "rows.jsonl only=met -->"), root)
+
+
 def test_figures_of_quality_are_columns_of_their_own(root):
     with RowFile(root / "results" / "rows.jsonl", resume=True) as file:
         file.append(on_cuda("ans", quality=Quality(ssim=0.875)))

@@ -5,8 +5,8 @@ Markers on a page say where a table belongs and which rows it shows::
     <!-- rows: results/kernels.jsonl input=embeddings codec=flat bound=0.03,none mib=1024 -->
     <!-- end -->
 
-``goals:`` in place of ``rows:`` inserts the goals judged from the same file; the sites' ``blocks`` define the
-other keywords. The text between the two lines is replaced. Paths are relative to the page's folder, or to
+``goals:`` in place of ``rows:`` inserts the goals judged from the same file, with ``only=measured`` those that its rows can
+judge; the sites' ``blocks`` define the other keywords. The text between the two lines is replaced. Paths are relative to the page's folder, or to
 the parent of ``docs`` for pages in it.
 """
 
@@ -58,8 +58,10 @@ def filled(text: str, root: Path) -> str:
 
 
 def _goals(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    del options
-    goals = evaluate_goals(rows)
+    known = {"only": "measured"}
+    if not options.items() <= known.items():
+        raise SpecError(f"goals of a page take only=measured, not {' '.join(options)}")
+    goals = [goal for goal in evaluate_goals(rows) if not options or goal.measured is not None]
     return markdown_table(GOAL_COLUMNS, (goal_cells(goal, _VERDICTS) for goal in goals))
 
 
