@@ -112,7 +112,7 @@ class Region:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Remove the hooks and, unless an exception passes, encode what is left without waiting for a device."""
+        """Remove the hooks and, unless an exception passes, encode what is left; does not wait for its sizes."""
         self._watch.__exit__(*error)
         self._hooks.__exit__()
         if error[0] is None:
