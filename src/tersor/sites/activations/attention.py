@@ -149,7 +149,7 @@ def _differentiate(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
 
 
 def _state(device: torch.device, dropout_p: float) -> torch.Tensor:
-    """Return a byte with one bit per allowed backend, followed by the random generator's state if dropout uses it."""
+    """Return a byte with one bit per allowed backend, followed by the generator's state if dropout uses it."""
     are_on: list[bool] = [is_on() for _, is_on in _BACKENDS]
     backends = sum(1 << k for k, is_on in enumerate(are_on) if is_on)
     allowed = torch.tensor([backends], dtype=torch.uint8, device="cpu")

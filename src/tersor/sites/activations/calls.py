@@ -41,7 +41,7 @@ _EITHER: Final = frozenset(
 """Functions whose saved tensors may all be lossy, outputs included."""
 
 _PRODUCTS: Final = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
-"""Products, likewise. A factor that is much smaller than the product stays exact: it is a statistic or a channel gate."""
+"""Products, likewise, except for a factor much smaller than the product, such as a statistic or a channel gate."""
 
 DROPOUTS: Final = frozenset(
     {"dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"}
@@ -53,7 +53,7 @@ _POOLING_DIMS: Final = {
     for prefix in ("", "adaptive_")
     for suffix in ("", "_with_indices")
 } | {f"{prefix}avg_pool{n}d": n for n in (2, 3) for prefix in ("", "adaptive_")}
-"""Pooling functions and their number of dimensions. Their backward needs the layout of the input, not its values."""
+"""Pooling functions and their number of dimensions. Backward needs the layout of the input, not its values."""
 
 ATTENTION: Final = "scaled_dot_product_attention"
 _FIRST_ONLY: Final = WEIGHTED | _NORMS | _POINTWISE

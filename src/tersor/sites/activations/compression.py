@@ -34,8 +34,8 @@ from tersor.types import Bound
 
 _LEAST_WINDOW_NBYTES: Final = 64 << 20
 _WINDOWS_PER_STEP: Final = 32
-"""Encoding a window takes the host of an H200 0.8 ms, whatever the window holds, and almost three times the memory of the
-window. This number limits both."""
+"""Encoding a window takes the host of an H200 0.8 ms, whatever it holds, and almost three times its memory. This
+number limits both."""
 _EVERY: Final = 25
 _MIN_NBYTES: Final = 4096
 """Smaller tensors are saved unchanged."""
@@ -174,8 +174,8 @@ class Compression:
     def checked_rule(self, rule: object) -> Rule:
         """Validate a rule for a part of a model, and return it with a factor as a float.
 
-        A factor multiplies the step, or the bound. It is at least 1/64 and at most 64 for a step or for a level that
-        is steered. The product is limited to what the codec supports: a step below the finest one becomes the finest.
+        A factor multiplies the step or the bound; for a step, or a level that is steered, it is between 1/64 and 64.
+        The product is limited to what the codec supports: a step below the finest one becomes the finest.
 
         Raises:
             SpecError: the rule is invalid, the codec has neither step nor bound to multiply, or the factor leads
@@ -256,15 +256,15 @@ class Compression:
         Args:
             model: as in ``probe``.
             forward_and_loss: as in ``probe``.
-            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``; takes two passes, and one
-                per function. ``"tensor"`` for one factor per saved tensor, which gains more, takes a pass for each, and
-                requires a network that saves the same tensors in the same order in every pass.
+            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``; takes two passes, and
+                one per function. ``"tensor"`` for one factor per saved tensor, which gains more, takes a pass for
+                each, and requires a network that saves the same tensors in the same order in every pass.
 
         Returns:
             The factors, by part.
 
         Raises:
-            SpecError: there is no common level, as with a ``bound``, which holds for every value; or as in ``probe``.
+            SpecError: there is no common level, for instance with a fixed ``bound``; or as in ``probe``.
         """
         checked_parts(parts)
         if self._quality.level is None:

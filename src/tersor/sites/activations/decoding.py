@@ -20,7 +20,7 @@ from tersor.sites.activations.forms import Payloads, restored_together
 from tersor.sites.activations.window import Encoded
 
 _WINDOWS_AHEAD: Final = 2
-"""Limit on values decoded ahead, in window sizes: two, because two kinds of saved tensors alternate in a network."""
+"""Limit on values decoded ahead, in window sizes; two kinds of saved tensors alternate in a network."""
 
 
 class _Decoded:

@@ -16,7 +16,7 @@ from tersor.raw_bytes import empty
 from tersor.types import TensorInfo
 
 _VALUES_PER_CALL: Final = 1 << 20
-"""Chunk size of exact forms. Bit fields are packed from int32, four times the size of a mask; chunks bound that memory."""
+"""Chunk size of exact forms. It bounds the memory of int32 values, four times the size of a mask, that are packed."""
 _FIELDS_PER_GPU_CALL: Final = 1 << 24
 """A GPU finishes a million fields before the host has launched the next call."""
 _LOSSLESS: Final = Lossless()
@@ -43,7 +43,7 @@ class Form(Protocol):
 
 
 def dense_parts(t: torch.Tensor) -> list[torch.Tensor]:
-    """Return the dense tensors that ``t`` consists of: indices and values of a sparse one; none for other layouts."""
+    """Return the dense tensors that ``t`` consists of, for a sparse one indices and values; none if unknown."""
     if t.layout is torch.strided:
         return [t]
     if t.layout is torch.sparse_coo:

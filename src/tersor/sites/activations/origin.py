@@ -1,4 +1,4 @@
-"""The function that produced a saved tensor: a parameter, a softmax, a function that makes zeros, or any other."""
+"""The origin of a saved tensor: a parameter, a softmax, a function that makes zeros, or any other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMETER: Final = "AccumulateGrad"
 
 
 def origin_of(t: torch.Tensor) -> str:
-    """Return the name of the function that computed the values of ``t``, in autograd's terms without ``Backward0``.
+    """Return autograd's name of the function that computed the values of ``t``, without ``Backward0``.
 
     Views and copies are traced to their source. The result is ``PARAMETER`` for a leaf that accumulates gradients
     and for views and casts of one, and empty for a constant.
@@ -49,7 +49,7 @@ def origin_of(t: torch.Tensor) -> str:
 
 
 def is_cast_of(t: torch.Tensor, given: torch.Tensor) -> bool:
-    """True if ``t`` is a copy of all of ``given`` in another dtype, or a view of one, as autocast makes for an argument."""
+    """True if ``t`` is, or views all of, a copy of ``given`` in another dtype, such as autocast makes."""
     node: Any = t.grad_fn
     while node is not None and _short(node.name()) in _VIEWS:
         node = node.next_functions[0][0]
@@ -64,7 +64,7 @@ def _short(name: str) -> str:
 
 
 def sums_to_one(origin: str) -> bool:
-    """True if the values are probabilities, their logarithms or normalisers, whose errors cannot be independent."""
+    """True for probabilities, their logarithms and normalisers, which are inconsistent with independent errors."""
     return origin in _SUM_TO_ONE
 
 

@@ -16,7 +16,7 @@ from tersor.errors import SpecError
 def gradients_of(
     model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of a model's weights by name; of one-dimensional parameters only if there are no others.
+    """Return gradients of a model's weights by name; one-dimensional parameters only if there are no others.
 
     They are the local gradients of this rank, not averaged over ranks, and complete also under ``fully_shard``.
 

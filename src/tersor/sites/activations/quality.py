@@ -26,7 +26,7 @@ AUTO_BOUNDED: Final = "ans"
 _STEPS: Final = LevelRange(start=0.5, finest=LEAST_STEP, coarsest=2.0)
 _BOUNDS: Final = LevelRange(start=0.03, finest=1e-4, coarsest=0.5)
 _MOST_FACTOR: Final = 64.0
-"""Largest factor on a level that is a step or is steered, and the inverse of the smallest. The coarsest step is 63.5
+"""Largest factor, and inverse of the smallest, on a level that is a step or is steered. The coarsest step is 63.5
 times the finest."""
 
 Rule = float | Codec | None

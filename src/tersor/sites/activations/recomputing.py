@@ -113,7 +113,7 @@ class _Output(NamedTuple):
 
 
 class Outputs:
-    """The recomputable outputs of a forward pass, by memory layout; valid while the storage of the output lives."""
+    """The recomputable outputs of a forward pass, by memory layout; each is valid while its storage lives."""
 
     def __init__(self) -> None:
         """Start without outputs."""
@@ -135,7 +135,7 @@ class Outputs:
             self._known[look_at(out).key] = made
 
     def find(self, t: torch.Tensor, look: Look, call: Call | None) -> Recomputed | None:
-        """Return how to recompute ``t``, saved for ``call``; None if it is not a registered output or a cast of one."""
+        """Return how to recompute ``t``, saved for ``call``; None unless it is a registered output or its cast."""
         found = self._known.get(look.key)
         if found is None and call is not None and call.tensors and is_cast_of(t, call.tensors[0]):
             found = self._known.get(look_at(call.tensors[0]).key)

@@ -137,8 +137,8 @@ class ActivationReport:
     Attributes:
         num_steps: number of steps so far.
         codec: id of the codec of lossy tensors.
-        level: current step or bound; None if the codec has neither, or if the bound is fixed. The last step used it too,
-            unless ``probe`` or ``state_dict`` has moved it since.
+        level: current step or steered bound; None if there is neither. The last step used it too, unless ``probe``
+            or ``state_dict`` has moved it since.
         forms: tallies of the tensors that the last step saved, by form.
         num_duplicates: tensors that were saved before in the step, and share memory with the first.
         duplicate_nbytes: size of these.

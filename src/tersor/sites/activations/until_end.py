@@ -24,7 +24,7 @@ class UntilEnd(NamedTuple):
         entry: the entry; it may be freed before, if backward runs inside the context.
         codec: codec for values that no exact form makes small; None if they must stay exact.
         stays: True if the entry is never encoded: a sparse tensor, or one with gaps.
-        storage: storage of a strided tensor; None for other layouts, where storages do not tell who holds the tensor.
+        storage: storage of a strided tensor; None for other layouts, whose storages do not tell who holds them.
         saved: the tensor itself in that case: while it is alive, others hold it.
         reason: reason of the entry.
         nbytes: size of the tensor.

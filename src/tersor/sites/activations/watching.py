@@ -47,7 +47,7 @@ class Watched(Protocol):
 
 
 def _transparent(func: Any) -> Any:
-    """Return a copy of a Python function of torch that modes do not intercept as a whole, only its inner calls."""
+    """Return a copy of a Python function of torch of which modes intercept only the inner calls."""
     open_names = {**func.__globals__, "has_torch_function": lambda *_: False}
     made = FunctionType(func.__code__, open_names, func.__name__, func.__defaults__)
     made.__kwdefaults__ = func.__kwdefaults__
@@ -57,7 +57,7 @@ def _transparent(func: Any) -> Any:
 SEEN_THROUGH: Final = {
     functional.multi_head_attention_forward: _transparent(functional.multi_head_attention_forward)
 }
-"""Functions that a mode would intercept as a whole, although they consist of others; with their transparent copies."""
+"""Functions that a mode would intercept as a whole, although they consist of others, and their open copies."""
 
 
 class Watch(TorchFunctionMode):

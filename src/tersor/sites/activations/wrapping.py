@@ -33,10 +33,10 @@ def wrap(
 
     Args:
         module: gets forward hooks; its parameters and ``state_dict`` are unchanged.
-        rules: how the tensors of its parts are saved. A key is a type of module, or a shell pattern that matches the
-            whole name in ``named_modules`` (``*``, which also matches dots, ``?`` and ``[ab]``). A value is a factor on
-            the common step or bound (0.5: twice as fine), a codec, or None for exact. The first rule that matches a
-            part applies; a part without a rule follows the part around it.
+        rules: how the tensors of its parts are saved. A key is a type of module, or a shell pattern for the whole
+            name in ``named_modules`` (``*``, which also matches dots, ``?`` and ``[ab]``). A value is a factor on
+            the common step or bound (0.5: twice as fine), a codec, or None for exact. The first rule that matches
+            a part applies; a part without a rule follows the part around it.
         compression: the compression to use; by default one is made from ``options``.
         **options: options of ``Compression``.
 
@@ -113,7 +113,7 @@ class _Around:
         self._open_contexts.append(stack)
 
     def leave(self, *_: Any) -> None:
-        """Leave the context: the forward hook, which returns None because any other value would replace the output."""
+        """Leave the context: the forward hook. It returns None, as any other value would replace the output."""
         if self._open_contexts:
             self._open_contexts.pop().close()
 
