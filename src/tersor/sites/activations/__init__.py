@@ -1,7 +1,7 @@
-"""Tensors saved for backward, smaller until it comes.
+"""Compression of the tensors that autograd saves for backward.
 
-``with compressed(...)`` around the forward pass, or ``wrap(model, rules)``; ``with compiled(...)`` around one that
-``torch.compile`` made.
+Use ``with compressed(...)`` around the forward pass, or ``wrap(model, rules)``, and ``with compiled(...)`` around a
+module compiled by ``torch.compile``.
 """
 
 from tersor.sites.activations.compiled_graphs import CompiledCompression

@@ -1,11 +1,11 @@
-"""Attention that saves q, k and v alone.
+"""Attention that saves only q, k and v.
 
-Fused attention saves its output and the log-sum-exp of its scores too. Beside q and k that come back with an
-error, an exact log-sum-exp gives probabilities that do not sum to one: a GPT of 10 M parameters ended at a loss of 3.43
-instead of 1.62 (decision 17). Here backward computes both again from the q, k and v that it gets, so that all agree.
+Fused attention also saves its output and the log-sum-exp of its scores. If q and k are decoded with an error, an
+exact log-sum-exp gives probabilities that do not sum to one: a GPT of 10 M parameters ended at a loss of 3.43 instead
+of 1.62 (decision 17). Here backward recomputes both from the decoded q, k and v, so all of them are consistent.
 
-``torch.ops.tersor.attention`` and its backward are operators that a compiler keeps whole: in a traced graph, the
-second computation would be merged with the first.
+``torch.ops.tersor.attention`` and its backward are operators that are opaque to a compiler. In a traced graph it would
+merge the second computation with the first.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def recomputed_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return what ``scaled_dot_product_attention`` does, and save only its arguments for backward."""
+    """Compute ``scaled_dot_product_attention``, and save only its arguments for backward."""
     device_type = query.device.type
     if torch.is_autocast_enabled(device_type):
-        # what autocast would do inside; backward runs without it
+        # cast as autocast would inside the operator; backward runs without autocast
         dtype = torch.get_autocast_dtype(device_type)
         query, key, value = (x.to(dtype) for x in (query, key, value))
         if attn_mask is not None and attn_mask.is_floating_point():
@@ -64,7 +64,7 @@ def _attention(
     attn_mask: torch.Tensor | None,
     *options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the output, and on the CPU what backward needs to compute it again: see ``_state``."""
+    """Return the output, and a tensor in main memory with what backward needs to recompute it: see ``_state``."""
     state = _state(query.device, options[0])
     return _scaled(query, key, value, attn_mask, options), state
 
@@ -78,7 +78,7 @@ def _attention_backward(
     attn_mask: torch.Tensor | None,
     *options_and_need: Any,
 ) -> list[torch.Tensor]:
-    """Return the gradients of q, k, v and, if it needs one, of the mask, laid out like these."""
+    """Return the gradients of q, k, v and, if it needs one, of the mask, each with the layout of its tensor."""
     *options, needs_mask = options_and_need
     inputs = _differentiable(query, key, value, attn_mask, needs_mask)
     with _as_before(state, query.device, options[0]), _chosen(int(state[0])), _recording():
@@ -103,7 +103,7 @@ def _scaled(
 
 
 def _like(x: torch.Tensor, found: torch.Tensor | None) -> torch.Tensor:
-    """Return a gradient in the layout that the compiler was told."""
+    """Return a gradient in the layout that ``_backward_fake`` promised to the compiler; zeros for None."""
     out = torch.empty_like(x)
     if found is None:
         return out.zero_()
@@ -117,7 +117,7 @@ def _differentiable(
     mask: torch.Tensor | None,
     needs_mask: bool,
 ) -> list[torch.Tensor]:
-    # a mask that needs a gradient rules fused backends out
+    # differentiate the mask only if needed: a mask that requires a gradient rules out fused backends
     return [query, key, value, *([mask] if mask is not None and needs_mask else [])]
 
 
@@ -128,7 +128,7 @@ def _backward_fake(gradient: Any, state: Any, *inputs: Any) -> list[torch.Tensor
 
 
 def _fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Let torch say what the output looks like: its strides differ between devices and backends."""
+    """Trace torch's own operator for the output: its strides differ between devices and backends."""
     query, key, value, mask, *options = inputs
     out = _scaled(query, key, value, mask, tuple(options))
     is_cuda, has_dropout = query.device.type == "cuda", options[0] > 0
@@ -149,13 +149,13 @@ def _differentiate(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
 
 
 def _state(device: torch.device, dropout_p: float) -> torch.Tensor:
-    """Return a byte with a bit per backend that is allowed, then the state of the generator if it is used."""
+    """Return a byte with one bit per allowed backend, followed by the generator's state if dropout uses it."""
     are_on: list[bool] = [is_on() for _, is_on in _BACKENDS]
     backends = sum(1 << k for k, is_on in enumerate(are_on) if is_on)
     allowed = torch.tensor([backends], dtype=torch.uint8, device="cpu")
     if not dropout_p:
         return allowed
-    # on a GPU seed and offset are on the host: nobody waits
+    # the seed and offset of a GPU's generator are in main memory: reading them does not wait for the device
     is_cuda = device.type == "cuda"
     state = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
     return torch.cat([allowed, state])
@@ -163,13 +163,13 @@ def _state(device: torch.device, dropout_p: float) -> torch.Tensor:
 
 @contextmanager
 def _as_before(state: torch.Tensor, device: torch.device, dropout_p: float) -> Iterator[None]:
-    """Let dropout drop the same as in the forward pass."""
+    """Restore the random state of the forward pass, so that dropout drops the same values."""
     if not dropout_p:
         yield
         return
     is_cuda = device.type == "cuda"
     with torch.random.fork_rng([device] if is_cuda else []):
-        # the generator takes no part of a tensor
+        # set_rng_state does not accept a view
         generator = state[1:].clone()
         if is_cuda:
             torch.cuda.set_rng_state(generator, device)
@@ -180,7 +180,7 @@ def _as_before(state: torch.Tensor, device: torch.device, dropout_p: float) -> I
 
 @contextmanager
 def _chosen(backends: int) -> Iterator[None]:
-    """Let torch choose between the backends that were allowed in the forward pass."""
+    """Restrict torch to the backends that were allowed in the forward pass."""
     allowed = [backend for k, (backend, _) in enumerate(_BACKENDS) if backends >> k & 1]
     if len(allowed) == len(_BACKENDS):
         yield
@@ -191,7 +191,7 @@ def _chosen(backends: int) -> Iterator[None]:
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Record a graph inside an operator, where torch does not, without any hooks of the caller."""
+    """Enable autograd inside an operator, where torch disables it, and shield it from the caller's hooks."""
     included = torch._C._dispatch_tls_local_include_set()  # noqa: SLF001 - no public way
     excluded = torch._C._dispatch_tls_local_exclude_set()  # noqa: SLF001
     key = torch._C.DispatchKey.AutogradFunctionality  # noqa: SLF001

@@ -1,7 +1,7 @@
-"""Parts of a network whose saved tensors have a level of their own, and how much each part costs.
+"""Factors on the common level for parts of a network, from the loss of gradient similarity that each part causes.
 
-A part is a kind of function, by the name of the function that saves (all inputs of ``batch_norm``), or a single tensor, by that name
-and its number among the tensors saved for such functions in a forward pass (``batch_norm 3``).
+A part is either a kind of function, named after the function that saves (``batch_norm``: all its inputs), or a single
+tensor, named after the function and its number among the tensors saved for it in a forward pass (``batch_norm 3``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tersor.errors import SpecError
 from tersor.policy import balanced_factors, gradient_similarity
 
 Parts = Literal["kind", "tensor"]
-"""What has a level of its own."""
+"""What gets a factor: each kind of function, or each tensor."""
 PARTS: Final[tuple[str, ...]] = get_args(Parts)
 Gradients = Mapping[str, torch.Tensor]
 """Gradients of weights, by name."""
@@ -26,18 +26,18 @@ Gradients = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Factors of the common level.
+    """Factors on the common level.
 
     Attributes:
-        parts: what has a factor.
-        factors: by name of the part; every other has 1.
+        parts: what the factors are for.
+        factors: factor by name of the part; parts without one have 1.
     """
 
     parts: Parts
     factors: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds of parts, and factors that no level can be multiplied by."""
+        """Require known kinds of parts, and positive finite factors."""
         checked_parts(self.parts)
         for part, factor in self.factors.items():
             if not 0 < factor < float("inf"):
@@ -51,16 +51,16 @@ class Balance:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Balance:
-        """Undo ``to_config``."""
+        """Make a balance from the JSON form."""
         factors = {str(part): float(factor) for part, factor in config["factors"].items()}
         return cls(config["parts"], factors)
 
 
 def checked_parts(parts: str) -> Parts:
-    """Return ``parts``.
+    """Return ``parts`` if it is one of ``PARTS``.
 
     Raises:
-        SpecError: it is none of ``PARTS``.
+        SpecError: it is not.
     """
     if parts not in PARTS:
         raise SpecError(f"parts must be {' or '.join(map(repr, PARTS))}, not {parts!r}")
@@ -71,7 +71,7 @@ class Balanced:
     """Gives the tensors of one forward pass their factors, in the order in which they are saved.
 
     Attributes:
-        is_survey: True if tensors that belong to no part must stay exact.
+        is_survey: True in a pass of a survey, in which tensors that belong to no part stay exact.
     """
 
     is_survey = False
@@ -81,7 +81,7 @@ class Balanced:
         self._balance, self._numbers = balance, Counter[str]()
 
     def factor(self, function: str, numel: int) -> float | None:
-        """Return the factor of the next tensor, which is saved for a function; None if it must stay exact."""
+        """Return the factor for the next tensor saved for a function; None if it must stay exact."""
         del numel
         return self._balance.factors.get(self._part(function), 1.0)
 
@@ -94,12 +94,12 @@ class Balanced:
 
 @dataclass(slots=True)
 class Survey:
-    """Forward passes in which a single part is lossy, or all are, at the common level.
+    """Forward passes at the common level in which one part is lossy, or all parts are.
 
     Attributes:
-        parts: what is surveyed.
-        only: the part that is lossy; None for all.
-        num_values: that each part saves in a pass in which all are lossy.
+        parts: the kind of parts that are measured.
+        only: the lossy part; None if all are lossy.
+        num_values: number of values saved by each part, counted in passes in which all are lossy.
     """
 
     parts: Parts
@@ -107,12 +107,12 @@ class Survey:
     num_values: Counter[str] = field(default_factory=Counter)
 
     def begin_pass(self) -> Surveyed:
-        """Return what one forward pass asks."""
+        """Return the factors of one forward pass."""
         return Surveyed(self)
 
 
 class Surveyed(Balanced):
-    """Like ``Balanced`` for one pass of a survey."""
+    """``Balanced`` for one pass of a survey."""
 
     is_survey = True
 
@@ -121,7 +121,7 @@ class Surveyed(Balanced):
         self._survey = survey
 
     def factor(self, function: str, numel: int) -> float | None:
-        """Return 1, or None for a tensor that is to stay exact."""
+        """Return 1 for a tensor of a lossy part, else None; count values if all parts are lossy."""
         part, only = self._part(function), self._survey.only
         if only is None:
             self._survey.num_values[part] += numel
@@ -131,15 +131,15 @@ class Surveyed(Balanced):
 def surveyed_balance(
     parts: Parts, exact: Gradients, lossy_gradients: Callable[[Survey], Gradients]
 ) -> Balance:
-    """Return the balance that follows from what each part alone does to the gradients.
+    """Measure the loss ``1 - score`` of each part alone, and return the balance that follows (``balanced_factors``).
 
-    Errors of different parts are independent, so their losses add up: on a ResNet of 28 saved tensors and a GPT of 28, the
-    sum of ``1 - score`` over the tensors, each alone, was 0.0402 and 0.0273, and that of all together 0.0400 and 0.0272.
+    Errors of different parts are independent, so their losses add up. For a ResNet and a GPT of 28 saved tensors each,
+    the losses of single tensors added up to 0.0402 and 0.0273; all tensors together lost 0.0400 and 0.0272.
 
     Args:
         parts: what gets a factor.
         exact: gradients without compression.
-        lossy_gradients: those of a pass under a survey.
+        lossy_gradients: runs a pass under the given survey, and returns its gradients.
 
     Raises:
         SpecError: no tensor is lossy.
@@ -160,7 +160,7 @@ def surveyed_balance(
 
 
 def _rounded(factor: float) -> float:
-    """Return the nearest power of the root of 2: a GPU encodes tensors of one level together, so there must be few levels."""
+    """Round to a power of sqrt(2): a GPU encodes tensors of one level together, so there must be few levels."""
     return float(2 ** (round(2 * math.log2(factor)) / 2))
 
 

@@ -1,8 +1,8 @@
-"""Which function a tensor is saved for, and whether that function can live with an error in it.
+"""The function that a tensor is saved for, and whether its backward tolerates an error in that tensor.
 
-Only functions listed here have lossy tensors. All others keep theirs exactly: softmax and losses, whose saved
-values must sum to one; divisions, roots and logarithms, which turn a small error into a large one; functions that
-nobody knows, as those of ``torch.autograd.Function`` and of compiled code.
+Only the functions listed here get lossy tensors. All others get exact ones: softmax and losses, whose saved
+values must sum to one; divisions, roots and logarithms, which turn a small error into a large one; and unknown
+functions, such as those of ``torch.autograd.Function`` and of compiled code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tersor.sites.activations.pooling import Windows
 WEIGHTED: Final = frozenset(
     {"linear"} | {f"conv{n}d" for n in (1, 2, 3)} | {f"conv_transpose{n}d" for n in (1, 2, 3)}
 )
-"""Functions of an input and a weight: of the saved tensors only the input is lossy, never the weight."""
+"""Functions of an input and a weight. Only the saved input is lossy, never the weight."""
 
 _NORMS: Final = frozenset({"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"})
-"""Their statistics stay exact. Computed anew from the decoded input, they would carry its error to every value of
-a row; exact ones leave it where it is."""
+"""Norms, whose statistics stay exact. Recomputed from the decoded input, statistics would spread its errors over
+a whole row; with exact ones each value is off by its own error only."""
 
 _POINTWISE: Final = frozenset(
     {
@@ -38,10 +38,10 @@ _EITHER: Final = frozenset(
         "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
     }
 )  # fmt: skip
-"""Functions of which every saved tensor may be lossy, outputs included."""
+"""Functions whose saved tensors may all be lossy, outputs included."""
 
 _PRODUCTS: Final = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
-"""Likewise, but for a factor that is much smaller than the product: a statistic, a gate of channels."""
+"""Products, likewise, except for a factor much smaller than the product, such as a statistic or a channel gate."""
 
 DROPOUTS: Final = frozenset(
     {"dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"}
@@ -53,7 +53,7 @@ _POOLING_DIMS: Final = {
     for prefix in ("", "adaptive_")
     for suffix in ("", "_with_indices")
 } | {f"{prefix}avg_pool{n}d": n for n in (2, 3) for prefix in ("", "adaptive_")}
-"""Functions that need of their input only where its elements lie."""
+"""Pooling functions and their number of dimensions. Backward needs the layout of the input, not its values."""
 
 ATTENTION: Final = "scaled_dot_product_attention"
 _FIRST_ONLY: Final = WEIGHTED | _NORMS | _POINTWISE
@@ -61,12 +61,13 @@ _SMALL_FACTOR: Final = 8
 
 
 class Call:
-    """A call of a torch function that is going on.
+    """A running call of a torch function.
 
     Attributes:
-        name: of the function.
-        coded: entries of lossy tensors that were saved for it.
-        source: the handle of its first argument, if that was saved with an error, and the dtype that it was saved in.
+        name: name of the function.
+        coded: entries of the lossy tensors saved for it so far.
+        source: the handle of its first argument and the dtype it was saved in, if it was saved with an error and
+            the output can be recomputed from it; else None.
     """
 
     __slots__ = ("_args", "_found", "_kwargs", "coded", "name", "source")
@@ -74,7 +75,7 @@ class Call:
     def __init__(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        """Note what is called; costs little, because every torch function comes this way."""
+        """Record the call; must be cheap, because every torch function passes through here."""
         self.name: str = getattr(func, "__name__", "")
         self._args, self._kwargs = args, kwargs
         self._found: list[torch.Tensor] | None = None
@@ -82,17 +83,17 @@ class Call:
         self.source: tuple[Handle, torch.dtype] | None = None
 
     def arguments_behind_first(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments of a function without its first one, which is called ``input``."""
+        """Return the positional and named arguments without the first one, whose name is ``input``."""
         if self._args:
             return self._args[1:], self._kwargs
         return (), {k: x for k, x in self._kwargs.items() if k != "input"}
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The arguments that are tensors, in order."""
+        """The tensors among the arguments, in order; those in lists and tuples included."""
         if self._found is None:
             given = [*self._args, *self._kwargs.values()]
-            # einsum takes lists
+            # such as the operands of einsum
             flat = [y for x in given for y in (x if isinstance(x, (list, tuple)) else [x])]
             self._found = [x for x in flat if isinstance(x, torch.Tensor)]
         return self._found
@@ -104,33 +105,33 @@ class Call:
 
     @property
     def is_pooling(self) -> bool:
-        """True if backward needs of the input only its shape."""
+        """True if backward needs only the shape of the input, not its values."""
         return self.name in _POOLING_DIMS
 
     def windows(self) -> Windows | None:
-        """Return the windows of max-pooling; None if they are not regular."""
+        """Return the windows of a max-pooling call; None if they are irregular or this is another function."""
         if not self.name.startswith("max_pool"):
             return None
         return Windows.of_call(_POOLING_DIMS[self.name], self._args, self._kwargs)
 
     def allows_error(self, t: torch.Tensor, *, is_constant: bool) -> bool:
-        """True if ``t``, saved for this call, may come back with an error.
+        """True if ``t``, saved for this call, may be decoded with an error.
 
         Args:
-            t: a tensor of floats that is no parameter.
-            is_constant: no gradient flows to it.
+            t: a floating-point tensor that is not a parameter.
+            is_constant: True if no gradient flows to it.
         """
         name = self.name
         if name in _FIRST_ONLY:
-            # autocast saves a copy of the input, so that only sizes can be compared with it
+            # autocast saves a copy of the input in another memory, so only the sizes can be compared
             return self._has_size_of_first(t) and not self._is_other_argument(t)
         if name == ATTENTION:
             return not is_constant and len(self.tensors) > 2
         if name not in _EITHER and name not in _PRODUCTS:
             return False
         if is_constant and not any(x.is_leaf and x.requires_grad for x in self.tensors):
-            # a factor of the gradient that flows on, as a weight is; with a parameter as the other factor,
-            # it is only needed for the gradient of that
+            # The constant is a factor of the gradient that flows on, like a weight, and must be exact. If a leaf is
+            # another argument, the constant is needed for the gradient of that leaf only.
             return False
         if name in _PRODUCTS:
             return t.numel() * _SMALL_FACTOR > max(x.numel() for x in self.tensors)

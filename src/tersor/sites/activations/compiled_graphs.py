@@ -1,7 +1,7 @@
-"""Compression inside ``torch.compile``: encoding and decoding are parts of the compiled graphs.
+"""Compression inside ``torch.compile``: encoding and decoding become parts of the compiled graphs.
 
-Hooks that are ``fx.GraphModule``s are inlined into the forward and the backward graph. Both must know the size of a
-payload, so that only codecs of fixed size serve.
+torch inlines hooks that are ``fx.GraphModule``s into the forward and the backward graph. Both graphs must know the
+size of every payload, so only codecs of fixed size are possible.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXACT_FOR: Final = (
     "flash_attention",
     "efficient_attention",
 )
-"""Operators of the backward graph whose saved tensors must agree with each other."""
+"""Operators whose saved tensors must be consistent with each other, so none of them may have an error."""
 
 _LOOKS: Final = (
     "view", "transpose", "permute", "getitem", "expand", "reshape", "alias", "select", "slice", "clone", "aten.t.",
@@ -42,19 +42,23 @@ _LOOKS: Final = (
 
 
 class CompiledCompression:
-    """A context for forward passes of compiled modules, in which tensors saved for backward shrink.
+    """A context for forward passes of compiled modules that compresses the tensors saved for backward.
 
-    Enter it around the call of what ``torch.compile`` returned, the loss outside. Tensors of floats that only the
-    compiled code holds are encoded, unless they are small, statistics, or belong to a softmax. Attention saves q, k
-    and v alone.
+    Enter it around the call of a module that ``torch.compile`` returned, with the loss outside. Floating-point
+    tensors that only the compiled code holds are encoded, except for small ones, statistics, and those of softmax,
+    losses and attention kernels. Attention saves only q, k and v.
+
+    Args:
+        codec: id of a codec of fixed size, or a codec object.
+        **options: options of the codec, if it is given by its id.
 
     Raises:
-        SpecError: the size of the codec's payloads depends on the values.
+        SpecError: the codec's payloads vary in size with the values, or options are given with a codec object.
         UnknownCodecError: there is no such codec.
     """
 
     def __init__(self, codec: str | Codec = "group4", **options: Any) -> None:
-        """Make the hooks; ``options`` are those of the codec."""
+        """Create the hooks."""
         check_codec(codec, "compiled")
         if isinstance(codec, Codec) and options:
             raise SpecError("a codec object has its own options; leave others out")
@@ -71,7 +75,7 @@ class CompiledCompression:
         self._is_traced = self._sees_eager = False
 
     def __enter__(self) -> Self:
-        """Compress what compiled code saves from now on."""
+        """Compress what compiled code saves from here on, unless gradients are disabled."""
         with ExitStack() as stack:
             if torch.is_grad_enabled():
                 stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
@@ -80,13 +84,13 @@ class CompiledCompression:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave saved tensors alone again; say once if all of them were of code that is not compiled."""
+        """Stop compressing; log once if code that is not compiled saved tensors, and no compiled code did."""
         self._open.pop().close()
         if error[0] is None and self._sees_eager and not self._is_traced:
             _warn_of_eager_code()
 
     def __getattr__(self, name: str) -> Any:
-        """Say why this context has less than the one of eager mode."""
+        """Raise an error that explains why this context has no ``report`` and the like."""
         raise AttributeError(
             f"the context around compiled code has no {name!r}: nobody sees there what is saved tensor by tensor; "
             "activations.compressed, around code that is not compiled, has it"
@@ -94,13 +98,13 @@ class CompiledCompression:
 
     def _pack_saved(self, x: torch.Tensor) -> tuple[Any, ...]:
         if type(x) in (torch.Tensor, torch.nn.Parameter):
-            # not traced: a function that is not compiled, whose weights would be here too
+            # Not traced, so saved by a function that is not compiled. Its weights arrive here as well.
             self._sees_eager |= x.grad_fn is not None and x.nbytes >= _MIN_NBYTES
             return (x.detach(),)
         self._is_traced = True
         if not self._is_lossy(x):
             return (x,)
-        # the backward graph is made for the order in memory that the tensor has
+        # the backward graph is compiled for the tensor's order of dimensions in memory
         order = sorted(range(x.dim()), key=lambda k: -_hint(x.stride(k)))
         y = x.permute(order)
         return (
@@ -117,7 +121,7 @@ class CompiledCompression:
         return self._codec.decode(payload, shape, dtype).permute(back)
 
     def _is_lossy(self, x: torch.Tensor) -> bool:
-        """Decide by what is known while compiling: dtype, shape, and the functions that use the tensor."""
+        """True if a tensor may have an error, by what is known at compile time: dtype, shape and its users."""
         if not x.is_floating_point() or x.dim() < 2 or x.shape[-1] == 1:
             return False
         if not self._codec.codec.supports(x.dtype):
@@ -128,12 +132,12 @@ class CompiledCompression:
 
 
 class _ReplacedAttention(TorchFunctionMode):
-    """Replaces attention by one that saves q, k and v alone."""
+    """Replaces attention by ``recomputed_attention``, which saves only q, k and v."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.unflatten:
-            # the only method of tensors in Python that dynamo cannot trace below a mode
+            # the only tensor method written in Python that dynamo cannot trace under a mode
             return torch.unflatten(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             with self:
@@ -153,21 +157,21 @@ def _warn_of_eager_code() -> None:
 
 
 def _hint(size: Any) -> int:
-    """Return a size that may vary as it was when the code was compiled; asking for it must not fix it."""
+    """Return the value that a symbolic size had at compile time, without specialising the graph to it."""
     return int(size if isinstance(size, int) else size.node.hint or _MIN_NBYTES)
 
 
 def _graph_module(function: Any) -> fx.GraphModule:
-    """Return a graph that calls a function; torch traces through it for every saved tensor."""
+    """Return a graph that calls ``function``; torch inlines it for every saved tensor."""
     graph = fx.Graph()
     graph.output(graph.call_function(function, (graph.placeholder("x"),)))
     return fx.GraphModule({}, graph)
 
 
 def _users_in_backward() -> list[str]:
-    """Return the names of the operators that use, in backward, the tensor being packed, and of the one that made it.
+    """Return the names of the operators that use the tensor being packed in backward, and of the one that made it.
 
-    None where torch does not say.
+    The list is empty if this version of torch does not expose them.
     """
     from torch._functorch._aot_autograd import graph_compile
 
@@ -184,12 +188,12 @@ def _users_in_backward() -> list[str]:
 
 
 def _is_look(node: fx.Node) -> bool:
-    """True if a node looks at the values of another one, or is one of its several results."""
+    """True if a node is a view or a copy of another one, or one of its several results."""
     return any(part in str(node.target) for part in _LOOKS)
 
 
 def _users(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes that use a node, also through views of it."""
+    """Return the nodes that use a node, including those that use a view of it."""
     found = []
     for user in node.users:
         found.append(user)

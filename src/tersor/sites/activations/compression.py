@@ -1,4 +1,4 @@
-"""The object that compresses saved tensors over the steps of a training."""
+"""The context object that compresses saved tensors over the steps of a training."""
 
 from __future__ import annotations
 
@@ -34,34 +34,36 @@ from tersor.types import Bound
 
 _LEAST_WINDOW_NBYTES: Final = 64 << 20
 _WINDOWS_PER_STEP: Final = 32
-"""Encoding a window takes the host 0.8 ms of an H200's machine whatever it holds, and takes memory of almost three times its
-size: so many bound both."""
+"""Encoding a window takes the host of an H200 0.8 ms, whatever it holds, and almost three times its memory. This
+number limits both."""
 _EVERY: Final = 25
 _MIN_NBYTES: Final = 4096
-"""Smaller tensors are kept as they are."""
+"""Smaller tensors are saved unchanged."""
 _last: Compression | None = None
-"""What was entered last; held, so that ``with compressed(...):`` leaves something to report."""
+"""The compression entered last; referenced so that ``report()`` works after ``with compressed(...):``."""
 
 
 class Compression:
-    """A context for forward passes, in which tensors saved for backward shrink.
+    """A context for forward passes that compresses the tensors saved for backward.
 
-    Entered around the forward pass of every step, the loss outside; made once, because it learns. Say how
-    exactly tensors are saved by one of ``target_score``, ``step``, ``bound`` and ``budget_bytes``; without any the codec's own
-    options count. Parameters, integers, masks, losses, softmax and statistics of norms stay exact.
+    Make one per training, because it learns over the steps, and enter it around every forward pass, with the loss
+    outside. At most one of ``target_score``, ``step``, ``bound`` and ``budget_bytes`` sets the precision; without
+    them the codec's own options apply. Parameters, integers, masks, losses, softmax and statistics of norms stay
+    exact. Entering it again inside, or without gradients (``torch.no_grad``), has no effect.
 
     Args:
-        codec: ``"auto"`` (``rms``, or ``ans`` with a bound), another id, or a codec.
-        target_score: similarity of gradients that the step or bound of the codec is steered to, from 0 to 1.
-        step: of ``rms``, in units of the root mean square of 256 values.
-        bound: of the error of every value.
-        budget_bytes: the codec gets coarser until what is held for backward fits.
-        every: forward passes from one measurement of the score to the next, with ``target_score`` alone; 25 by default.
-        window_nbytes: tensors on a GPU that wait to be encoded together; by default a 32nd of what the last step
-            encoded, and 64 MiB at least.
+        codec: ``"auto"`` (``rms``, or ``ans`` with a bound), another id, or a codec object.
+        target_score: gradient similarity that the step or bound is steered to, between 0 and 1.
+        step: step of ``rms``, in units of the root mean square of 256 values.
+        bound: bound on the error of every value.
+        budget_bytes: the step or bound is moved by factors of 2 to the finest whose held bytes fit.
+        every: forward passes between two measurements of the score; 25 by default, only with ``target_score``.
+        window_nbytes: bytes of tensors on a GPU that are encoded together; by default a 32nd of what the last step
+            encoded, but at least 64 MiB.
 
     Raises:
-        SpecError: two of the four were given, or the codec cannot be set so, or ``every`` has nothing to measure.
+        SpecError: two of the four are given, the codec has no such setting, or ``every`` is given without
+            ``target_score``.
         UnknownCodecError: there is no such codec.
 
     Example:
@@ -86,7 +88,7 @@ class Compression:
         every: int | None = None,
         window_nbytes: int | None = None,
     ) -> None:
-        """Check the options; nothing is compressed yet."""
+        """Validate the options."""
         for name, value in (("every", every), ("window_nbytes", window_nbytes)):
             if value is not None and (type(value) is not int or value < 1):
                 raise SpecError(f"{name} must be a whole number above 0, not {value!r}")
@@ -117,11 +119,11 @@ class Compression:
         self._survey: Survey | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a copy have the same options and go on from the same level; the step that is going on stays with this one."""
+        """Copy the options and what was learned, without the step in progress."""
         return _with_state, (type(self), self._options, self._state())
 
     def _regions(self) -> list[Region | None]:
-        """Return the contexts that this thread has open; None for one that does nothing."""
+        """Return the regions that this thread has open; None stands for one without effect."""
         if not hasattr(self._own, "regions"):
             self._own.regions = []
         regions: list[Region | None] = self._own.regions
@@ -129,7 +131,7 @@ class Compression:
 
     @untraced
     def __enter__(self) -> Self:
-        """Compress what this thread saves from now on, if it records gradients.
+        """Compress the tensors that this thread saves from here on, if it records gradients.
 
         Raises:
             RuntimeError: hooks of saved tensors are disabled here.
@@ -164,29 +166,29 @@ class Compression:
 
     @untraced
     def __exit__(self, *error: object) -> None:
-        """Leave saved tensors alone again."""
+        """Stop compressing, and encode the tensors that still wait."""
         region = self._regions().pop()
         if region is not None:
             region.__exit__(*error)
 
     def checked_rule(self, rule: object) -> Rule:
-        """Return a rule for a part of a model, a factor as a float.
+        """Validate a rule for a part of a model, and return it with a factor as a float.
 
-        A factor multiplies a step, within 1/64 and 64, or a bound. What it gives is kept within what the codec can do:
-        a step below the finest one is the finest one.
+        A factor multiplies the step or the bound; for a step, or a level that is steered, it is between 1/64 and 64.
+        The product is limited to what the codec supports: a step below the finest one becomes the finest.
 
         Raises:
-            SpecError: it is no rule, the codec of this compression has neither step nor bound to multiply, or the
-                factor would lead out of what it can do.
+            SpecError: the rule is invalid, the codec has neither step nor bound to multiply, or the factor leads
+                out of its range.
         """
         return self._quality.checked_rule(rule)
 
     @contextmanager
     def rule(self, rule: Rule) -> Iterator[None]:
-        """Save tensors in another way inside an open context.
+        """Save the tensors of a part of the forward pass differently, inside the open context.
 
         Args:
-            rule: a factor of step or bound, a codec, or None to keep tensors as they are.
+            rule: a factor on the step or bound, a codec, or None to save tensors exactly.
 
         Raises:
             SpecError: see ``checked_rule``.
@@ -202,7 +204,7 @@ class Compression:
                 region.rules.pop()
 
     def _begin_step(self) -> Ledger:
-        """Learn from the last step, and return the ledger of a new one."""
+        """Learn from the last step, and return a ledger for the next."""
         self._steering.begin_pass(self._ledger)
         own_nbytes = max(_LEAST_WINDOW_NBYTES, self._ledger.coded_nbytes // _WINDOWS_PER_STEP)
         self._window_nbytes = self._given_window_nbytes or own_nbytes
@@ -210,19 +212,20 @@ class Compression:
         return self._ledger
 
     def probe(self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]) -> Similarity:
-        """Compare the gradients of one batch with and without compression, and steer by what is found.
+        """Measure the similarity of the gradients of one batch with and without compression, and steer by it.
 
-        Runs ``forward_and_loss`` twice, forward and backward, once with this context switched off: that pass
-        takes the memory of an uncompressed one, so give it a part of a batch. Gradients, buffers and random
-        numbers are afterwards as they were.
+        Runs ``forward_and_loss`` and its backward twice. The first pass, with this context switched off, takes as
+        much memory as an uncompressed one, so use a part of a batch. Gradients, buffers and random number
+        generators are left unchanged.
 
         Args:
-            model: whose parameters are compared, by the gradients of this rank; ``DistributedDataParallel``
-                itself, or a module of ``fully_shard``, where every rank calls this, between two steps.
-            forward_and_loss: a forward pass in this context, as in training, and its loss, which is returned.
+            model: the model whose gradients are compared, those of this rank. Under ``DistributedDataParallel`` or
+                ``fully_shard`` pass that module, and call this on every rank, between two steps.
+            forward_and_loss: runs a forward pass in this context, as in training, and returns the loss.
 
         Raises:
-            SpecError: the loss has no gradient for any weight, or ``forward_and_loss`` does not enter the context.
+            SpecError: the loss has no gradient for any weight, ``forward_and_loss`` does not enter the context, or
+                the context is open already.
         """
         exact = self._exact_gradients(model, forward_and_loss)
         self._probed = NoiseEstimate()
@@ -243,25 +246,25 @@ class Compression:
         *,
         parts: Parts = "kind",
     ) -> dict[str, float]:
-        """Give each part of the network the level at which one more bit per value gains it as much as any other.
+        """Measure how much each part of the network harms the gradients, and give each a factor on the common level.
 
-        Compares the gradients of one batch without compression with those of passes in which a single part is lossy,
-        and sets factors of the common step or bound (``balanced_factors``). Errors of different parts add up, so the score
-        stays what it is at the same level, and less memory is held. Call it when the network has learned something, and again
-        now and then; it leaves no trace, as ``probe`` does.
+        Compares the exact gradients of one batch with those of passes in which a single part is lossy, and sets the
+        factors that hold the fewest bits at the same score (``balanced_factors``). Call it once the network has
+        learned something, and repeat it occasionally. Like ``probe``, it leaves gradients, buffers and random number
+        generators unchanged.
 
         Args:
             model: as in ``probe``.
             forward_and_loss: as in ``probe``.
-            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``, which takes a pass for each
-                and two more; ``"tensor"`` for one per saved tensor, which gains more, for networks that save the same tensors
-                in the same order in each pass.
+            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``; takes two passes, and
+                one per function. ``"tensor"`` for one factor per saved tensor, which gains more, takes a pass for
+                each, and requires a network that saves the same tensors in the same order in every pass.
 
         Returns:
             The factors, by part.
 
         Raises:
-            SpecError: there is no common level, as with a ``bound``, which is promised for every value; or as in ``probe``.
+            SpecError: there is no common level, for instance with a fixed ``bound``; or as in ``probe``.
         """
         checked_parts(parts)
         if self._quality.level is None:
@@ -299,7 +302,7 @@ class Compression:
     def _lossy_gradients(
         self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
     ) -> Gradients:
-        """Return those with it."""
+        """Return the gradients of one batch with this context switched on."""
         self._was_entered = False
         found = gradients_of(model, forward_and_loss)
         if not self._was_entered:
@@ -310,9 +313,9 @@ class Compression:
         return found
 
     def report(self) -> ActivationReport:
-        """Return what the last step saved, and where the controller is.
+        """Return what the last step saved, and the state of the controller.
 
-        Sizes that a GPU has not told yet count as those of the tensors themselves.
+        A tensor whose encoded size has not arrived from the GPU yet counts with its original size.
         """
         ledger, steering = self._ledger, self._steering
         balance = steering.balance
@@ -331,9 +334,9 @@ class Compression:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a training needs to go on as if it had not stopped, in values that JSON can hold.
+        """Return the state that a resumed training needs to continue unchanged, as values that JSON can hold.
 
-        Taken between a backward pass and the next forward pass.
+        Call it between a backward pass and the next forward pass.
         """
         self._steering.learn_from_pass(self._ledger)
         return self._state()
@@ -342,10 +345,10 @@ class Compression:
         return self._steering.state().to_dict(self._origin)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state returned by ``state_dict``.
 
         Raises:
-            SpecError: it is no state, or that of other options.
+            SpecError: it is not such a state, or belongs to other options.
         """
         self._steering.load(State.of(state, self._origin))
 
@@ -353,17 +356,17 @@ class Compression:
 def _with_state(
     kind: type[Compression], options: dict[str, Any], state: dict[str, Any]
 ) -> Compression:
-    """Return a compression that goes on from a state; what pickle and ``copy`` call."""
+    """Make a compression that continues from a state; called by ``pickle`` and ``copy``."""
     made = kind(**options)
     made.load_state_dict(state)
     return made
 
 
 def report() -> ActivationReport:
-    """Return the report of the compression that was entered last.
+    """Return the report of the compression entered last.
 
     Raises:
-        SpecError: there is none.
+        SpecError: none has been entered.
     """
     if _last is None:
         raise SpecError("no compression was entered yet; call this after a forward pass under one")

@@ -1,7 +1,8 @@
-"""What backward asks for, decoded a few tensors at a time.
+"""Decoding for backward, several tensors at a time.
 
-Backward asks for tensors in the reverse of the order in which they were encoded. A list of them takes the host as many
-launches as one of them, and keeps a GPU busier. What is decoded ahead takes no more than two windows.
+Backward needs tensors in the reverse order of encoding. A list of them takes as many launches as one of them, and
+uses a GPU better, so each request also decodes the entries encoded just before. Values decoded ahead take at most two
+windows.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tersor.sites.activations.forms import Payloads, restored_together
 from tersor.sites.activations.window import Encoded
 
 _WINDOWS_AHEAD: Final = 2
-"""Window sizes that tensors decoded ahead may take: a network has two kinds of saved tensors that take turns."""
+"""Limit on values decoded ahead, in window sizes; two kinds of saved tensors alternate in a network."""
 
 
 class _Decoded:
-    """Values of an entry, as long as that is there, and the address of the stream that they were decoded on.
+    """Decoded values of an entry, released with the entry, and the handle of the stream that decoded them.
 
-    Nothing is locked when the entry goes, which may be in the middle of anything.
+    The release takes no lock, because an entry may be freed at any point, also while a lock is held.
     """
 
     __slots__ = ("_entry", "_stream", "values")
@@ -35,21 +36,21 @@ class _Decoded:
         self.values: torch.Tensor | None = values
 
     def values_of(self, entry: Entry, stream: int) -> torch.Tensor | None:
-        """Return the values if they are those of an entry, decoded on this stream."""
+        """Return the values if they belong to ``entry`` and were decoded on ``stream``; else None."""
         is_it = self._entry() is entry and self._stream == stream
         return self.values if is_it else None
 
     def forget(self, _: object = None) -> None:
-        """Let go of the values; the reference to the entry holds this object until that is gone."""
+        """Release the values; the callback of the weak reference, which keeps this object alive until it runs."""
         self.values = None
 
 
 class Decoder:
-    """Restores the entries of one forward pass; backward may call it from several threads.
+    """Restores the entries of one forward pass; thread-safe.
 
-    Values that nobody has used yet are held until they are, or until their entry is gone. Those of an entry that autograd saved
-    more than once are held until another entry is asked for: a ReLU saves the output that the next convolution saves as its
-    input, and their backward functions run one after the other.
+    Values decoded ahead are held until they are used or their entry is freed. Values of an entry that backward needs
+    more than once are held until another entry is requested: a ReLU saves the output that the next convolution saves
+    as its input, and their backward functions run one after the other.
     """
 
     def __init__(self, window_nbytes: int) -> None:
@@ -67,7 +68,7 @@ class Decoder:
             if values is not None:
                 return values
             if self._last is not None:
-                # first, so that its memory is free for the next
+                # before decoding, which can then reuse the memory
                 self._last.forget()
                 self._last = None
             found = self._ahead.get(id(entry))
@@ -82,7 +83,7 @@ class Decoder:
             return values
 
     def _decoded(self, entry: Entry, stream: int) -> torch.Tensor:
-        """Decode an entry, and with it what backward will ask for next if there is memory for that."""
+        """Decode an entry and, if memory allows, the entries that backward will probably need next."""
         form = entry.form
         if isinstance(form, Encoded):
             form.encoding.settle()
@@ -104,7 +105,7 @@ class Decoder:
         return own
 
     def _before(self, form: Payloads) -> dict[Entry, Payloads]:
-        """Return the entries that were encoded just before, as many as there is room for, and their forms."""
+        """Return the entries encoded just before, with their forms, as many as the limits allow."""
         self._ahead = {key: one for key, one in self._ahead.items() if one.values is not None}
         held = [one.values for one in self._ahead.values()]
         held_nbytes = sum(values.nbytes for values in held if values is not None)

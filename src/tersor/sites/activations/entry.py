@@ -1,4 +1,4 @@
-"""One piece of memory that autograd saved, however often it did, and its form until backward."""
+"""Saved tensors between forward and backward: one entry per piece of memory, however often it is saved."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tersor.sites.activations.report import Ledger
 
 
 class Entry:
-    """Values in memory order, and the version they had when they were saved.
+    """The values of a saved tensor, flat in memory order, and the version of the tensor when it was saved.
 
     Attributes:
-        form: in which they wait; replaced when a window is encoded.
-        reason: why it is that form, as the report says.
-        is_shared: True if autograd saved the values more than once.
-        mse: mean square of what decoding changes, one float on the device, where it is measured.
+        form: how the values are stored; replaced when a window is encoded.
+        reason: the row of the report that counts the entry.
+        is_shared: True if backward needs the values more than once.
+        original_nbytes: size of the tensor as autograd would have held it.
+        mse: mean square error of the decoded values, one float on the device; None if it is not measured.
     """
 
     __slots__ = (
@@ -46,10 +47,18 @@ class Entry:
         ledger: Ledger,
         restore: Callable[[Entry], torch.Tensor] | None = None,
     ) -> None:
-        """Count the memory of ``form`` until the entry is gone; ``restore`` decodes it together with others."""
+        """Count the memory of ``form`` in ``ledger`` for as long as the entry lives.
+
+        Args:
+            saved: the tensor as autograd saves it.
+            form: the form of its values.
+            reason: see ``Entry``.
+            ledger: the ledger of the step.
+            restore: decodes this entry, possibly together with others; by default the form is decoded alone.
+        """
         self._version = saved._version  # noqa: SLF001 - what autograd itself compares
-        # shares the counter of versions with ``saved``, and no memory: changes in place are seen after the
-        # memory is gone
+        # Shares the version counter of ``saved``, but no memory: in-place changes are still detected after
+        # the memory is freed.
         self._counter = saved.detach()
         if saved.layout is torch.strided:
             self._counter.data = _nothing(saved.dtype, saved.device)
@@ -66,28 +75,29 @@ class Entry:
         return self._form
 
     def replace(self, form: Form, reason: str | None = None) -> None:
-        """Let another form of the same values take over."""
+        """Replace the form by another one of the same values, and its reason if one is given."""
         self._ledger.release(self, self._held_nbytes)
         self._form, self.reason, self._held_nbytes = form, reason or self.reason, form.nbytes
         self._ledger.hold(self, self._held_nbytes)
 
     def __del__(self) -> None:
-        """Count the memory as free."""
-        # an entry may be gone before it is made
+        """Subtract the memory from the live bytes."""
+        # the constructor may have raised before it set this
         nbytes = getattr(self, "_held_nbytes", None)
         if nbytes is not None:
             self._ledger.freed(self.reason, nbytes)
 
     @property
     def is_unchanged(self) -> bool:
-        """True if the tensor was not changed in place since it was saved."""
+        """True if the tensor has not been modified in place since it was saved."""
         return self._counter._version == self._version  # noqa: SLF001 - as above
 
     def restored(self) -> torch.Tensor:
         """Return the values, flat.
 
         Raises:
-            RuntimeError: the tensor was changed in place since, as autograd raises it without hooks.
+            RuntimeError: the tensor has been modified in place since it was saved; autograd raises the same
+                error without hooks.
         """
         _check_unchanged(self._counter, self._version)
         return self._form.restored() if self._restore is None else self._restore(self)
@@ -109,11 +119,11 @@ def _check_unchanged(t: torch.Tensor, version: int) -> None:
 
 
 class Kept(NamedTuple):
-    """What autograd holds in place of a tensor that stays as it is, and of which nobody counts when it is freed.
+    """A tensor saved unchanged, whose lifetime is not counted: a parameter or a small tensor.
 
     Attributes:
-        values: without its graph.
-        version: that it had when it was saved.
+        values: the tensor, detached from its graph.
+        version: its version when it was saved.
     """
 
     values: torch.Tensor
@@ -121,7 +131,7 @@ class Kept(NamedTuple):
 
     @classmethod
     def of(cls, t: torch.Tensor) -> Kept:
-        """Hold a tensor."""
+        """Save a tensor."""
         return cls(t.detach(), t._version)  # noqa: SLF001 - as above
 
     def unpack(self) -> torch.Tensor:
@@ -131,9 +141,9 @@ class Kept(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """What autograd holds in place of a tensor: an entry, and how the tensor looks at it.
+    """What autograd holds in place of a tensor: an entry, and the tensor's shape and stride over its values.
 
-    Without shape and stride, the entry holds the tensor itself.
+    Without shape and stride, the form of the entry is the tensor itself, not flat values.
     """
 
     entry: Entry
@@ -141,7 +151,7 @@ class Handle(NamedTuple):
     stride: tuple[int, ...] | None = None
 
     def unpack(self) -> torch.Tensor:
-        """Return the tensor, in its memory format; never the one that was saved, which would keep its graph."""
+        """Return the values in the tensor's own memory layout, detached: the saved tensor would hold its graph."""
         values = self.entry.restored().detach()
         if self.shape is None or self.stride is None:
             return values
@@ -149,12 +159,12 @@ class Handle(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How a tensor looks at memory: dense values in memory order, and the way back.
+    """The memory layout of a tensor: its distinct values in memory order, and its stride over them.
 
     Attributes:
-        values: flat; a view where the tensor is dense, a copy where it has gaps.
-        stride: of the tensor over ``values``.
-        key: equal for tensors of the same values in the same memory.
+        values: flat; a view if the tensor fills its memory, a copy if it has gaps.
+        stride: stride of the tensor over ``values``; 0 in expanded dimensions.
+        key: equal for tensors that hold the same values in the same memory.
     """
 
     values: torch.Tensor
@@ -163,16 +173,16 @@ class Look(NamedTuple):
 
 
 def look_at(t: torch.Tensor) -> Look:
-    """Return how a strided tensor looks at its memory."""
+    """Return the memory layout of a strided tensor."""
     t = t.detach()
     if t.is_contiguous() and not t.is_neg() and not t.is_conj():
         values = t.view(-1)
         return Look(values, t.stride(), key_of(values))
-    # a dimension that repeats memory is kept once
+    # store an expanded dimension once
     compact, repeats = _compact(t)
     is_dense = is_whole(t)
     if not is_dense:
-        # in the order of memory: channels that were last stay last
+        # keep the order in memory: channels_last stays channels_last
         compact = compact.resolve_conj().resolve_neg().clone(memory_format=torch.preserve_format)
     stride = tuple(0 if k in repeats else step for k, step in enumerate(compact.stride()))
     values = compact.as_strided((compact.numel(),), (1,))
@@ -180,12 +190,12 @@ def look_at(t: torch.Tensor) -> Look:
 
 
 def is_whole(t: torch.Tensor) -> bool:
-    """True if ``look_at`` needs no copy."""
+    """True if the tensor fills its memory without gaps, so that ``look_at`` makes no copy."""
     return _is_dense(_compact(t)[0]) and not t.is_neg() and not t.is_conj()
 
 
 def _compact(t: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """Return the tensor without the dimensions that repeat memory, and these."""
+    """Return the tensor with its expanded dimensions (stride 0) narrowed to size 1, and their numbers."""
     if t.is_contiguous():
         return t, []
     steps = enumerate(zip(t.shape, t.stride(), strict=True))
@@ -196,7 +206,7 @@ def _compact(t: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
 
 
 def _is_dense(t: torch.Tensor) -> bool:
-    """True if the elements fill a piece of memory, each place once."""
+    """True if the elements fill a contiguous range of memory, in any order of dimensions, without overlap."""
     if t.is_contiguous():
         return True
     expected = 1
@@ -210,18 +220,20 @@ def _is_dense(t: torch.Tensor) -> bool:
 
 
 def key_of(t: torch.Tensor) -> Hashable:
-    """Return a key that is equal for tensors that look in the same way at the same memory."""
-    # its own place, not that of its memory, which ``fully_shard`` frees behind a block, so that other weights get it
+    """Return a key that is equal for tensors with the same layout, dtype and version in the same storage."""
+    # The address of the storage object, not of its memory: ``fully_shard`` frees the memory after a block, and the
+    # weights of another block may be allocated there.
     storage = t.untyped_storage()._cdata  # noqa: SLF001 - no public way
     version = t._version  # noqa: SLF001 - another version has other values
     return storage, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, version
 
 
 class Entries:
-    """Entries that are alive, by the storage that they were made of.
+    """The live entries of a forward pass, by the storage that their values came from.
 
-    The place of a storage identifies it only while it is alive: it is given away again within one forward pass. So
-    each key comes with a weak reference to its storage, and counts until that has expired.
+    The address of a storage identifies it only while it is alive: within one forward pass another storage may get
+    the same address. Each key is therefore stored with a weak reference to its storage, and is invalid once that
+    has expired.
     """
 
     def __init__(self) -> None:
@@ -229,7 +241,7 @@ class Entries:
         self._known: dict[Hashable, tuple[ReferenceType[Entry], StorageWeakRef]] = {}
 
     def find(self, key: Hashable) -> Entry | None:
-        """Return the entry of the same values in the same memory; None if there is none."""
+        """Return the live entry of a key; None if there is none."""
         known = self._known.get(key)
         if known is None:
             return None
@@ -240,31 +252,31 @@ class Entries:
         return entry
 
     def add(self, key: Hashable, entry: Entry, t: torch.Tensor) -> None:
-        """Remember an entry of the memory of ``t``."""
+        """Register the entry of a key, valid while the storage of ``t`` is alive."""
         self._known[key] = ref(entry), StorageWeakRef(t.untyped_storage())
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         self._known.clear()
 
     def __len__(self) -> int:
-        """Return the number of entries that are remembered."""
+        """Return the number of registered keys, including invalid ones."""
         return len(self._known)
 
 
 def storage_place(t: torch.Tensor) -> int:
-    """Return what tells the storage of a tensor from others that are alive."""
+    """Return the address of a tensor's storage object, which is unique among live storages."""
     return int(t.untyped_storage()._cdata)  # noqa: SLF001 - no public way
 
 
 def own_uses(t: torch.Tensor) -> int:
-    """Return how many objects hold the memory of a tensor for it: itself, and the one that it is a view of."""
+    """Return how many references to its storage a tensor accounts for: its own, and that of the base of a view."""
     return 1 + (t._base is not None)  # noqa: SLF001 - no public way
 
 
 def is_held_elsewhere(t: torch.Tensor, num_own: int | None = None) -> bool:
-    """True if others than ``t`` use its memory, or more than ``num_own`` objects in all."""
+    """True if the storage of ``t`` has more references than ``num_own``, by default those of ``t`` itself."""
     storage: Any = t.untyped_storage()
-    # and the object that is asked
+    # ``storage`` itself is one more reference
     most = 1 + (own_uses(t) if num_own is None else num_own)
     return int(torch._C._storage_Use_Count(storage._cdata)) > most  # noqa: SLF001 - nobody else knows

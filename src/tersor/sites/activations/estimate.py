@@ -1,8 +1,8 @@
-"""The score of a step that is trained anyway, from the errors of what it saved.
+"""Prediction of a step's score from the errors of its saved inputs, without a second pass.
 
-The gradient of a weight W, dW = dY^T X, gets from an error of mean square mse in the saved X a noise of energy
-fan_in * mse * |dY|^2. All of it is at hand in backward, so that a score costs no second pass: dY and dW are seen
-by hooks, and mse is measured when X is encoded.
+An error of mean square mse in the saved input X adds noise of energy fan_in * mse * |dY|^2 to the gradient of a
+weight, dW = dY^T X. All of these are available in an ordinary step: hooks see dY and dW in backward, and mse is
+measured when X is encoded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tersor.sites.activations.entry import Entry
 
 
 class NoiseEstimate:
-    """Gathers what one step says about the noise of its weights' gradients."""
+    """Collects the relative noise of the weight gradients of one step."""
 
     def __init__(self) -> None:
         """Start without weights."""
@@ -24,23 +24,23 @@ class NoiseEstimate:
         self._ratios: list[torch.Tensor] = []
 
     def watch(self, weight: torch.Tensor, out: torch.Tensor, entries: list[Entry]) -> None:
-        """See ``Observer``: wait for the gradients of an output and of its weight."""
+        """See ``Observer``; registers hooks on the gradients of the output and of the weight."""
         if not (weight.is_leaf and weight.requires_grad and out.requires_grad):
             return
-        # tensors compare by their values
+        # by id, because tensors compare elementwise
         if id(weight) not in self._weights:
             self._weights[id(weight)] = _Weight(weight, self._ratios)
         self._weights[id(weight)].watch(out, list(entries))
 
     def similarity(self) -> Similarity | None:
-        """Return the score of the step; None before its backward. Waits for a GPU."""
+        """Return the predicted similarity of the step; None before its backward. Waits for a GPU."""
         if not self._ratios:
             return None
         return predicted_similarity(torch.stack(self._ratios).tolist())
 
 
 class _Weight:
-    """Gathers the noise of one weight's gradient from all its uses, until the gradient comes."""
+    """Collects the noise in the gradient of one weight over all its uses, until that gradient is computed."""
 
     def __init__(self, weight: torch.Tensor, ratios: list[torch.Tensor]) -> None:
         self._fan_in = weight[0].numel()
@@ -49,7 +49,7 @@ class _Weight:
         self._handle: Any = weight.register_hook(self._see_gradient)
 
     def watch(self, out: torch.Tensor, entries: list[Entry]) -> None:
-        """Wait for the gradient of an output made of an input with these entries."""
+        """Register a hook on the gradient of an output, whose input has these entries."""
 
         def see(gradient: torch.Tensor) -> None:
             found = [entry.mse for entry in entries if entry.mse is not None]

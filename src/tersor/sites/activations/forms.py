@@ -1,4 +1,4 @@
-"""Forms in which saved values wait for backward; each gives them back flat, in the order of memory."""
+"""Forms in which saved values are stored until backward; each restores them flat, in memory order."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from tersor.raw_bytes import empty
 from tersor.types import TensorInfo
 
 _VALUES_PER_CALL: Final = 1 << 20
-"""Of exact forms. Fields are packed from int32, four times a mask's own bytes; so many at a time bound that memory."""
+"""Chunk size of exact forms. It bounds the memory of int32 values, four times the size of a mask, that are packed."""
 _FIELDS_PER_GPU_CALL: Final = 1 << 24
-"""A GPU is done with a million of them before the host has launched the next call."""
+"""A GPU finishes a million fields before the host has launched the next call."""
 _LOSSLESS: Final = Lossless()
 _LEAST_RATIOS: Final = (8.0, 1.25)
-"""That an exact form must reach: of floats what a lossy codec reaches of any values; of integers what is worth the time."""
+"""Least ratio of an exact form. For floats (first) it is what a lossy codec reaches anyway; for integers, what is
+worth the time."""
 
 RETURN_FROM_NBYTES: Final = 1 << 22
-"""Before so many bytes are decoded, and after so many were encoded, freed main memory is given back; it takes 2 ms."""
+"""Freed main memory is returned to the system, which takes 2 ms, before a tensor of this size is decoded and after
+this many bytes are encoded."""
 
 
 class Form(Protocol):
-    """Values of a flat tensor, kept in some form."""
+    """The values of a flat tensor in some stored form."""
 
     @property
     def nbytes(self) -> int:
-        """Memory that the form takes."""
+        """Memory held by the form."""
         ...
 
     def restored(self) -> torch.Tensor:
-        """Return the values, flat; may be called any number of times."""
+        """Return the values, flat; may be called repeatedly."""
         ...
 
 
 def dense_parts(t: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that the memory of ``t`` is in: a sparse one has several, places and values."""
+    """Return the dense tensors that ``t`` consists of, for a sparse one indices and values; none if unknown."""
     if t.layout is torch.strided:
         return [t]
     if t.layout is torch.sparse_coo:
-        # without asking whether entries of one place were added up
+        # the public accessors refuse a tensor that is not coalesced
         return [t._indices(), t._values()]  # noqa: SLF001
     if t.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [t.crow_indices(), t.col_indices(), t.values()]
@@ -55,14 +57,14 @@ def dense_parts(t: torch.Tensor) -> list[torch.Tensor]:
 
 
 def nbytes_of(t: torch.Tensor) -> int:
-    """Return the bytes that a tensor takes; of a sparse one those of places and values."""
+    """Return the size of a tensor in bytes; for a sparse one, of its indices and values."""
     if t.layout is torch.strided:
         return t.nbytes
     return sum(part.nbytes for part in dense_parts(t))
 
 
 class Whole(NamedTuple):
-    """The values as they are, in memory shared with whoever else uses them."""
+    """The values unchanged, in memory that others may share."""
 
     values: torch.Tensor
 
@@ -77,7 +79,7 @@ class Whole(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """Nothing: of these values backward reads only how many there are and where."""
+    """No values: backward reads only their number, dtype and device."""
 
     numel: int
     dtype: torch.dtype
@@ -89,12 +91,12 @@ class Blank(NamedTuple):
         return 0
 
     def restored(self) -> torch.Tensor:
-        """Return memory of arbitrary content."""
+        """Return uninitialised memory."""
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
 
 class PackedForm(NamedTuple):
-    """What ``Codec.pack`` made of the values."""
+    """Values encoded by ``Codec.pack``."""
 
     packed: Packed
 
@@ -111,18 +113,18 @@ class PackedForm(NamedTuple):
 
 
 class Payloads(NamedTuple):
-    """Payloads of consecutive parts of the values, as one window of a GPU encoded them.
+    """Payloads of consecutive parts of one tensor, encoded on a GPU as part of a window.
 
     Attributes:
-        codec: of all parts.
-        parts: one payload each.
-        numels: values of each part.
-        dtype: of the values.
-        stream: on which they were encoded; None where there are no streams.
-        is_checked: False if the fused kernels wrote every payload of the window, so that they also know how to
-            decode it, and nobody has to wait for their word.
-        window: the entries that were encoded together, in that order; gone ones are None when called.
-        place: of this one among them. Backward will ask next for those before it.
+        codec: the codec of all parts.
+        parts: one payload per part.
+        numels: number of values in each part.
+        dtype: dtype of the values.
+        stream: the stream that encoded them; None where there are no streams.
+        is_checked: True if decoding must wait for the device to check the payloads. False if fused kernels wrote
+            every payload of the window, because the same kernels can decode them.
+        window: weak references to the entries that were encoded together, in order.
+        place: index of this entry in ``window``. Backward will probably need those before it next.
     """
 
     codec: Codec
@@ -141,16 +143,16 @@ class Payloads(NamedTuple):
 
     @property
     def decoded_nbytes(self) -> int:
-        """Bytes of the values."""
+        """Size of the decoded values in bytes."""
         return sum(self.numels) * self.dtype.itemsize
 
     def restored(self) -> torch.Tensor:
-        """See ``Form``; on the current stream, which waits for the one that encoded."""
+        """See ``Form``; decodes on the current stream, which waits for the stream that encoded."""
         return restored_together([self])[0]
 
 
 def restored_together(forms: Sequence[Payloads]) -> list[torch.Tensor]:
-    """Return the values of payloads of one window, each in memory of its own, decoded as one list."""
+    """Decode forms of one window as one list on the current stream; each result has memory of its own."""
     first, device = forms[0], forms[0].parts[0].device
     parts = [part for form in forms for part in form.parts]
     if first.stream is not None:
@@ -170,15 +172,15 @@ def restored_together(forms: Sequence[Payloads]) -> list[torch.Tensor]:
 
 
 class Fields(NamedTuple):
-    """Whole numbers from 0 up, in as few bits as the largest that there can be takes: exact.
+    """Non-negative integers, stored exactly in bit fields wide enough for a known largest value.
 
-    Nobody looks at the values, so that no device is waited for; codec ``lossless`` does.
+    The values are not inspected, so packing waits for no device; codec ``lossless`` does inspect them.
 
     Attributes:
-        chunks: packed fields, of ``_fields_per_call`` values each but the last.
-        numel: of all values.
+        chunks: packed fields, ``_fields_per_call`` values each except for the last.
+        numel: total number of values.
         width: bits per value.
-        dtype: of the values.
+        dtype: dtype of the values.
     """
 
     chunks: tuple[torch.Tensor, ...]
@@ -188,7 +190,7 @@ class Fields(NamedTuple):
 
     @classmethod
     def of(cls, values: torch.Tensor, largest: int) -> Fields:
-        """Pack flat values from 0 to ``largest``, below 2**31."""
+        """Pack flat values from 0 to ``largest``, which is below 2**31."""
         width = largest.bit_length()
         parts = values.split(_fields_per_call(values))
         chunks = tuple(pack_fields(part.to(torch.int32), width) for part in parts)
@@ -212,9 +214,10 @@ def _fields_per_call(values: torch.Tensor) -> int:
 
 
 def exact_form(values: torch.Tensor) -> Fields | PackedForm | None:
-    """Return a smaller exact form of flat values: of masks, integers, and floats of which most are zero or that are only two.
+    """Return a smaller exact form of flat values, or None if it would save too little (``_LEAST_RATIOS``).
 
-    None where that gains too little (``_LEAST_RATIOS``), and of all but bool on a GPU: looking at values would wait for it.
+    It suits masks, integers, and floats that are mostly zero or have only two values. On a GPU it is None for every
+    dtype but bool, because inspecting the values would wait for the device.
     """
     if values.dtype == torch.bool:
         return Fields.of(values, 1)
@@ -226,7 +229,7 @@ def exact_form(values: torch.Tensor) -> Fields | PackedForm | None:
     for part in values.split(_VALUES_PER_CALL):
         payloads.append(_LOSSLESS.pack_chunk(part))
         room_nbytes -= payloads[-1].nbytes
-        # most tensors are refused by their first parts
+        # most unsuitable tensors exceed the limit within their first parts
         if room_nbytes < 0:
             return None
     return PackedForm(Packed(TensorInfo.of(values), _LOSSLESS, tuple(payloads), _VALUES_PER_CALL))

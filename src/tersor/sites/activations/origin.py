@@ -1,4 +1,4 @@
-"""Where a saved tensor comes from: a parameter, a softmax, a function that makes zeros, or any other."""
+"""The origin of a saved tensor: a parameter, a softmax, a function that makes zeros, or any other."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LOOKS: Final = frozenset(
         "SplitWithSizes", "Unbind", "Detach", "Chunk",
     }
 )  # fmt: skip
-"""Functions that look at the values of another tensor, or copy them."""
+"""Functions that return a view or a copy of another tensor."""
 
 _VIEWS: Final = frozenset({"View", "UnsafeView", "ReshapeAlias"})
-"""Of these, functions that keep the order of values in memory."""
+"""View functions that keep the order of the values in memory."""
 
 _SUM_TO_ONE: Final = frozenset({"Softmax", "LogSoftmax", "SafeSoftmax", "Logsumexp"})
 _MAKE_ZEROS: Final = frozenset(
@@ -27,14 +27,14 @@ PARAMETER: Final = "AccumulateGrad"
 
 
 def origin_of(t: torch.Tensor) -> str:
-    """Return the function that made the values of ``t``, as autograd names it, without ``Backward0``.
+    """Return autograd's name of the function that computed the values of ``t``, without ``Backward0``.
 
-    ``PARAMETER`` for a leaf that gathers gradients, and for what looks at one or copies it in another dtype;
-    empty for a constant.
+    Views and copies are traced to their source. The result is ``PARAMETER`` for a leaf that accumulates gradients
+    and for views and casts of one, and empty for a constant.
     """
     if t.grad_fn is None:
         return PARAMETER if t.requires_grad else ""
-    # whatever function made the view
+    # a view of a parameter, whichever function made it
     base = t._base  # noqa: SLF001 - no public way
     if base is not None and base.grad_fn is None and base.requires_grad:
         return PARAMETER
@@ -49,7 +49,7 @@ def origin_of(t: torch.Tensor) -> str:
 
 
 def is_cast_of(t: torch.Tensor, given: torch.Tensor) -> bool:
-    """True if ``t`` looks at all of a copy of ``given`` in another dtype, as autocast makes one of an argument."""
+    """True if ``t`` is, or views all of, a copy of ``given`` in another dtype, such as autocast makes."""
     node: Any = t.grad_fn
     while node is not None and _short(node.name()) in _VIEWS:
         node = node.next_functions[0][0]
@@ -64,10 +64,10 @@ def _short(name: str) -> str:
 
 
 def sums_to_one(origin: str) -> bool:
-    """True if the values are probabilities, or logarithms of them: an error in one needs one in the others."""
+    """True for probabilities, their logarithms and normalisers, which are inconsistent with independent errors."""
     return origin in _SUM_TO_ONE
 
 
 def makes_zeros(origin: str) -> bool:
-    """True if zeros among the values say where no gradient flows."""
+    """True if zeros among the values mark where no gradient flows."""
     return origin in _MAKE_ZEROS

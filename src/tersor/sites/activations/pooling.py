@@ -1,4 +1,4 @@
-"""Indices of max-pooling as places in their windows: 2 bits for a window of 2 by 2, not 64."""
+"""Indices of max-pooling, stored as positions in their windows: 2 bits instead of 64 for a window of 2 by 2."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from tersor.sites.activations.forms import Fields
 
 _ARGUMENTS: Final = ("input", "kernel_size", "stride", "padding", "dilation")
 _INDICES_PER_CALL: Final = 1 << 20
-"""What is computed of an index takes up to six times its 8 bytes."""
+"""Chunk size: intermediate results take up to six times the 8 bytes of an index."""
 _INDICES_PER_GPU_CALL: Final = 1 << 24
-"""Calls on a million indices took the host of an H200 longer than the device."""
+"""Chunk size on a GPU: calls on a million indices took the host of an H200 longer than the device."""
 
 
 class Windows(NamedTuple):
-    """Where the windows of a pooling lie in its input, per dimension."""
+    """The windows of a pooling over its input, per dimension.
+
+    Attributes:
+        kernel: size of a window.
+        stride: distance between windows.
+        padding: padding on each side.
+        dilation: distance between the elements of a window.
+        extent: size of the input.
+    """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -31,7 +39,13 @@ class Windows(NamedTuple):
     def of_call(
         cls, num_dims: int, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Windows | None:
-        """Return the windows of a call of ``max_pool2d`` or its kin; None if its arguments are unclear."""
+        """Return the windows of a max-pooling call; None if its arguments are not understood or irregular.
+
+        Args:
+            num_dims: number of dimensions that are pooled.
+            args: positional arguments of the call.
+            kwargs: named arguments of the call.
+        """
         given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
         x, kernel = given.get("input"), given.get("kernel_size")
         if not isinstance(x, torch.Tensor) or kernel is None or x.dim() < num_dims:
@@ -39,7 +53,7 @@ class Windows(NamedTuple):
         stride = given.get("stride")
         windows = cls(
             _tuple(kernel, num_dims),
-            # torch takes no stride and an empty one for that of the kernel
+            # torch defaults a missing or empty stride to the kernel size
             _tuple(stride if stride not in (None, [], ()) else kernel, num_dims),
             _tuple(given.get("padding", 0), num_dims),
             _tuple(given.get("dilation", 1), num_dims),
@@ -48,20 +62,20 @@ class Windows(NamedTuple):
         return windows if windows._are_regular() else None
 
     def _are_regular(self) -> bool:
-        """True if no window is larger than the input, padding aside: only then places follow from distances."""
+        """True if every window is smaller than the unpadded input, so that a distance determines a position."""
         spans = ((size - 1) * step for size, step in zip(self.kernel, self.dilation, strict=True))
         return all(span < size for span, size in zip(spans, self.extent, strict=True))
 
     @property
     def num_places(self) -> int:
-        """Places in one window."""
+        """Number of positions in a window."""
         count = 1
         for size in self.kernel:
             count *= size
         return count
 
     def places(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the place of each index in its window, int32."""
+        """Return the position of each index in its window, as int32."""
         distance = (indices - self._origins(indices.shape, indices.device)).to(torch.int32)
         place = torch.zeros_like(distance)
         for size, row, step in zip(self.kernel, _volumes(self.extent), self.dilation, strict=True):
@@ -71,7 +85,7 @@ class Windows(NamedTuple):
         return place
 
     def indices(self, places: torch.Tensor) -> torch.Tensor:
-        """Return what ``places`` was made of, int64."""
+        """Return the indices of positions, as int64; the inverse of ``places``."""
         distance, rest = torch.zeros_like(places), places
         volumes = zip(_volumes(self.kernel), _volumes(self.extent), self.dilation, strict=True)
         for volume, row, step in volumes:
@@ -81,7 +95,7 @@ class Windows(NamedTuple):
         return distance + self._origins(places.shape, places.device)
 
     def _origins(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        """Return the index at which each window begins, outside of the input where that is padded: int64."""
+        """Return the index at which each window begins, as int64; outside the input in the padding."""
         num_dims, rows = len(self.extent), _volumes(self.extent)
         origins = torch.zeros([1] * num_dims, dtype=torch.int64, device=device)
         for k, row in enumerate(rows):
@@ -92,18 +106,18 @@ class Windows(NamedTuple):
 
 
 def _volumes(sizes: Sequence[int]) -> list[int]:
-    """Return how far the elements of each dimension lie apart."""
+    """Return the strides of a contiguous tensor of these sizes."""
     return list(accumulate(reversed(sizes[1:]), mul, initial=1))[::-1]
 
 
 class PoolIndices(NamedTuple):
-    """Indices of a pooling, each as its place in its window: exact.
+    """Indices of a pooling, stored exactly as positions in their windows.
 
     Attributes:
-        places: packed.
-        shape: of the indices.
-        windows: of the pooling.
-        permutation: dimensions in the order of memory.
+        places: packed positions.
+        shape: shape of the indices.
+        windows: windows of the pooling.
+        permutation: dimensions of the indices, outermost in memory first.
     """
 
     places: Fields
@@ -113,7 +127,7 @@ class PoolIndices(NamedTuple):
 
     @classmethod
     def of(cls, indices: torch.Tensor, windows: Windows) -> PoolIndices | None:
-        """Return the form of int64 ``indices``, dense in memory; None if places cannot stand for them."""
+        """Return the form of dense int64 ``indices``; None for windows of more than 65536 positions."""
         if windows.num_places > 2**16 or indices.dim() < len(windows.extent):
             return None
         permutation = tuple(sorted(range(indices.dim()), key=indices.stride, reverse=True))
@@ -142,7 +156,7 @@ class PoolIndices(NamedTuple):
 
 
 def _parts(x: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Cut along the first dimension, so that what is computed of a part takes little memory."""
+    """Split along the first dimension, to bound the memory of intermediate results."""
     per_call = _INDICES_PER_GPU_CALL if x.is_cuda else _INDICES_PER_CALL
     rows = max(1, per_call * len(x) // max(1, x.numel()))
     parts: Sequence[torch.Tensor] = x.split(rows)

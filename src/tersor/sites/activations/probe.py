@@ -1,4 +1,4 @@
-"""The gradients of one pass that leaves no trace."""
+"""Gradients of one pass that leaves the model and the random number generators unchanged."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tersor.errors import SpecError
 def gradients_of(
     model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return the gradients of the weights of a model by name; biases and norms count only if there are no others.
+    """Return gradients of a model's weights by name; one-dimensional parameters only if there are no others.
 
-    Those of this rank alone, whole also where ``fully_shard`` leaves it a part: nothing is averaged.
+    They are the local gradients of this rank, not averaged over ranks, and complete also under ``fully_shard``.
 
     Raises:
-        SpecError: there is no weight with a gradient.
+        SpecError: no weight has a gradient.
     """
     named = {name: p for name, p in _differentiated(model).items() if p.requires_grad}
     weights = {name: p for name, p in named.items() if p.dim() > 1} or named
-    # gradients of ranks need not be averaged for a comparison
+    # a comparison needs no gradients averaged over ranks
     no_sync: Any = getattr(model, "no_sync", nullcontext)
     with _unchanged(model), no_sync(), torch.enable_grad():
         loss = forward_and_loss()
@@ -44,9 +44,9 @@ def gradients_of(
 
 
 def _differentiated(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a forward pass computes with, by name; of ``fully_shard`` those that it gathers."""
+    """Return the parameters that a forward pass uses, by name; under ``fully_shard`` the gathered ones."""
     found = dict(model.named_parameters())
-    # outer modules come first, and do not gather what inner ones do
+    # named_modules yields outer modules first; they do not gather the parameters of inner ones
     for prefix, part in model.named_modules():
         sharded: Any = part
         if isinstance(sharded, FSDPModule):
@@ -58,7 +58,7 @@ def _differentiated(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Put buffers, as running means of batch norms, and generators of random numbers back afterwards."""
+    """Restore buffers, such as running means, and random number generators on exit."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = {x.device for x in model.parameters() if x.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices, key=str)):

@@ -1,4 +1,4 @@
-"""How exactly tensors are saved: a codec, and the level that a user, a score or a budget sets."""
+"""The precision of saved tensors: a codec and its level, set by the user, a score or a budget."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tersor.policy import BudgetController, LevelRange, ScoreController
 from tersor.types import Bound
 
 AUTO_CODEC: Final = "rms"
-"""What ``codec="auto"`` means, where no bound is named."""
+"""Meaning of ``codec="auto"`` without a bound."""
 AUTO_BOUNDED: Final = "ans"
-"""What ``codec="auto"`` means with a bound."""
+"""Meaning of ``codec="auto"`` with a bound."""
 
 _STEPS: Final = LevelRange(start=0.5, finest=LEAST_STEP, coarsest=2.0)
 _BOUNDS: Final = LevelRange(start=0.03, finest=1e-4, coarsest=0.5)
 _MOST_FACTOR: Final = 64.0
-"""Of a level that is a step or is steered, up and down: from the finest step to the coarsest it is 63.5."""
+"""Largest factor, and inverse of the smallest, on a level that is a step or is steered. The coarsest step is 63.5
+times the finest."""
 
 Rule = float | Codec | None
-"""A factor of the level, a codec in place of the common one, or None for exact."""
+"""A factor on the level, a codec that replaces the common one, or None for exact."""
 
 
 class Quality:
-    """A codec as a function of one level, larger is coarser, and what moves that level.
+    """A codec as a function of one level (larger is coarser), and the controller of that level.
 
     Attributes:
-        level: the step of a codec that has one, the relative bound of one that takes a bound; None if
-            the codec has neither, or the bound is the user's own.
-        controller: what moves the level; None if nothing does.
+        level: the step of a codec that has one, or the relative bound of a steered codec that takes one; else None.
+        controller: controller of the level; None if it is constant.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Quality:
         bound: Bound | None = None,
         budget_bytes: int | None = None,
     ) -> None:
-        """Take at most one of the four ways to say how exactly.
+        """Take a codec and at most one of the four settings of its precision; see ``Compression``.
 
         Raises:
-            SpecError: there are two, or the codec has nothing that could be set so.
+            SpecError: several are given, or the codec has no such setting.
             UnknownCodecError: there is no such codec.
         """
         given = {
@@ -79,7 +79,7 @@ class Quality:
         self._made: dict[Any, Codec] = {}
 
     def _leveled_option(self, named: Sequence[str]) -> str | None:
-        """Return the option that the level sets: ``step``, ``bound`` or none."""
+        """Return the codec option that the level sets: ``step``, ``bound`` or None."""
         codec = self._prototype
         names = [f.name for f in fields(codec)]
         if "step" in names:
@@ -94,10 +94,10 @@ class Quality:
         return None
 
     def checked_rule(self, rule: object) -> Rule:
-        """Return a rule, a factor as a float.
+        """Validate a rule, and return it with a factor as a float.
 
         Raises:
-            SpecError: it is none, or the codec cannot be set so at any level that it will have.
+            SpecError: the rule is invalid, or its factor leads outside what the codec supports.
         """
         if rule is None:
             return None
@@ -139,17 +139,17 @@ class Quality:
         return self._prototype.codec_id
 
     def usable(self, factor: float) -> float:
-        """Return a factor of a balance, or a smaller one: none makes a level coarser than controllers may."""
+        """Return a factor of a balance, reduced if it would exceed the coarsest level of a controller."""
         if self.level is None or factor <= 1.0:
             return factor
         return min(factor, max(1.0, self._levels.coarsest / self.level))
 
     def codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
-        """Return the codec at the level, or at a multiple of it, within what it can do.
+        """Return the codec at a multiple of the level, limited to what the codec supports.
 
         Args:
-            has_zeros: the values have zeros that must stay zeros, as those behind a ReLU.
-            factor: of the level; 0.5 is twice as fine.
+            has_zeros: True if zeros among the values must stay zeros, like those behind a ReLU.
+            factor: factor on the level; 0.5 is twice as fine.
         """
         key = (self.level, has_zeros, factor)
         if key not in self._made:
@@ -172,10 +172,10 @@ class Quality:
 
 
 def check_codec(codec: object, context: str) -> None:
-    """Refuse what is no codec and no id of one, as the model is that somebody gives to a context.
+    """Require a codec or an id of one; a model is a likely mistake here.
 
     Raises:
-        SpecError: it is neither; the sentence has the name of the ``context``.
+        SpecError: it is neither; the message names the ``context`` function.
     """
     if isinstance(codec, str | Codec):
         return
@@ -191,7 +191,7 @@ def check_codec(codec: object, context: str) -> None:
 
 
 def in_words(given: object) -> str:
-    """Return what was given in few words, whatever its ``repr`` would be.
+    """Describe an argument briefly for an error message, whatever the length of its ``repr``.
 
     Example:
         >>> in_words(0.5), in_words(int), in_words([1, 2])
@@ -233,7 +233,7 @@ def _checked_selector(codec: Codec) -> Codec:
 
 
 def _number(given: object) -> float:
-    """Return any real number as a float; NaN for what is none, or is too large."""
+    """Return a real number as a float; NaN for anything else, and for numbers beyond a float's range."""
     if isinstance(given, bool) or not isinstance(given, Real):
         return math.nan
     try:
@@ -243,7 +243,7 @@ def _number(given: object) -> float:
 
 
 def _bound_factors(bound: Bound) -> tuple[float, float]:
-    """Return the least and the largest number that a bound may be multiplied by: a relative one to 1."""
+    """Return the least and the largest factor on a bound; the product of a relative one is at most 1."""
     if not bound.value:
         return 0.0, math.inf
     coarsest = max(1.0, bound.value) if bound.kind == "relative" else sys.float_info.max

@@ -1,7 +1,8 @@
-"""Outputs that backward computes again from the input that the same function saved.
+"""Outputs that backward recomputes from the saved input of the same function.
 
-GELU saves its input, and the linear layer behind it saves its output; so do norms. Half of what a transformer saves follows
-from the other half at the cost of one launch each. So only inputs are encoded, and decoded once for both.
+GELU saves its input, and the linear layer behind it saves the output of GELU; norms do likewise. Half of what a
+transformer saves follows from the other half, at the cost of one launch each. Only the inputs are therefore encoded,
+and each is decoded once for both uses.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from tersor.sites.activations.origin import is_cast_of
 RECOMPUTED: Final = frozenset(
     {"gelu", "silu", "mish", "hardswish", "leaky_relu", "layer_norm", "rms_norm"}
 )
-"""Functions that save their input, and give the same bits for the same input. Norms find their statistics again."""
+"""Functions that save their input and are deterministic bit for bit. Norms recompute their statistics."""
 _MOST_WEIGHTS: Final = 16
-"""Weights of a norm are copied: their bytes must be fewer than those of the output by this factor."""
+"""The weights of a norm are copied, which pays only if they are smaller than the output by this factor."""
 
 
 class _Making(NamedTuple):
-    """How an output was made of an input.
+    """A function and its arguments other than the input, to compute an output again.
 
     Attributes:
         func: the function.
-        args: its arguments behind the input.
-        kwargs: its arguments by name.
+        args: positional arguments after the input.
+        kwargs: named arguments.
     """
 
     func: Callable[..., torch.Tensor]
@@ -40,9 +41,9 @@ class _Making(NamedTuple):
 
     @classmethod
     def of_call(cls, func: Callable[..., torch.Tensor], call: Call) -> _Making:
-        """Return it with weights as they are now: ``fully_shard`` may free them before backward.
+        """Record a call with copies of its weights, which ``fully_shard`` may free before backward.
 
-        Autocast gave the function weights in the dtype that it gave it the input in.
+        If autocast cast the input, the copies get the dtype of the cast, as autocast gave it to the function.
         """
         given = call.tensors[0].dtype
         dtype = given if call.source is None else call.source[1]
@@ -57,23 +58,23 @@ class _Making(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory that the copies of weights take."""
+        """Size of the copied weights in bytes."""
         given = [*self.args, *self.kwargs.values()]
         return sum(x.nbytes for x in given if isinstance(x, torch.Tensor))
 
     def again(self, source: torch.Tensor) -> torch.Tensor:
-        """Return what the function gives of ``source``."""
+        """Apply the function to ``source``."""
         with torch.no_grad():
             return self.func(source, *self.args, **self.kwargs)
 
 
 class Recomputed(NamedTuple):
-    """Values that a function gives of others, which are saved.
+    """A form without memory: the values are recomputed from another saved tensor.
 
     Attributes:
-        source: the input of the function, as it was saved for the function's own backward.
-        making: what makes the values of it.
-        dtype: of the values: autocast saves a copy of an output in another one.
+        source: the input of the function, as saved for the function's own backward.
+        making: computes the values from ``source``.
+        dtype: dtype of the values; autocast may have saved the output in another dtype.
     """
 
     source: Handle
@@ -82,16 +83,19 @@ class Recomputed(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Nothing: the memory is that of ``source``."""
+        """Zero: the memory belongs to ``source``."""
         return 0
 
     def restored(self) -> torch.Tensor:
-        """Return the values, flat, as the function gives them of what was decoded."""
+        """Return the values, flat, computed from the decoded input."""
         return look_at(self.making.again(self.source.unpack()).to(self.dtype)).values
 
 
 def saves_input(t: torch.Tensor, look: Look, call: Call) -> bool:
-    """True if ``t``, which looks so, is the input of a function that can be computed again, or autocast's copy of it."""
+    """True if ``t`` is the input, or autocast's copy of the input, of a call whose output can be recomputed.
+
+    ``look`` is the memory layout of ``t``.
+    """
     if call.name not in RECOMPUTED or not call.tensors:
         return False
     given = call.tensors[0]
@@ -99,7 +103,7 @@ def saves_input(t: torch.Tensor, look: Look, call: Call) -> bool:
 
 
 class _Output(NamedTuple):
-    """An output; neither its memory nor its source is kept alive by it."""
+    """How to recompute an output; holds only weak references to its source and its storage."""
 
     source: ReferenceType[Entry]
     shape: tuple[int, ...]
@@ -109,18 +113,18 @@ class _Output(NamedTuple):
 
 
 class Outputs:
-    """What can be recomputed, by the memory of the outputs; an address counts only while its storage lives."""
+    """The recomputable outputs of a forward pass, by memory layout; each is valid while its storage lives."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without outputs."""
         self._known: dict[Hashable, _Output] = {}
 
     def note(self, call: Call, func: Callable[..., Any], out: Any) -> None:
-        """Remember the output of a call that is over, if it follows from its input, which it saved with an error."""
+        """Register the output of a finished call if it can be recomputed from the input that the call saved."""
         if call.source is None or not isinstance(out, torch.Tensor):
             return
         entry, shape, stride = call.source[0]
-        # a function in place has overwritten its input
+        # an in-place function has overwritten its input
         is_new = call.tensors[0].untyped_storage().data_ptr() != out.untyped_storage().data_ptr()
         if not is_new or shape != tuple(out.shape) or stride != out.stride():
             return
@@ -131,7 +135,7 @@ class Outputs:
             self._known[look_at(out).key] = made
 
     def find(self, t: torch.Tensor, look: Look, call: Call | None) -> Recomputed | None:
-        """Return how the values of ``t``, saved for ``call``, are computed; None if nobody knows."""
+        """Return how to recompute ``t``, saved for ``call``; None unless it is a registered output or its cast."""
         found = self._known.get(look.key)
         if found is None and call is not None and call.tensors and is_cast_of(t, call.tensors[0]):
             found = self._known.get(look_at(call.tensors[0]).key)
@@ -141,5 +145,5 @@ class Outputs:
         return Recomputed(Handle(entry, found.shape, found.stride), found.making, t.dtype)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all outputs."""
         self._known.clear()

@@ -1,4 +1,4 @@
-"""One forward pass under compression: what autograd saves in it, and in which form."""
+"""The hooks of one forward pass under compression: they choose the form of every tensor that autograd saves."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ SMALL: Final = "exact: small"
 EXACT_FLOATS: Final = "sparse or two values"
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _SHARED_STORAGE_FACTOR: Final = 16
-"""A small part of a storage so many times larger is copied: it would keep all of it."""
+"""A small tensor in a storage larger by this factor is copied, because saving it would hold the whole storage."""
 
 
 class Observer(Protocol):
-    """Something that wants to know which weights got a lossy input."""
+    """Receives the weights whose saved input is lossy."""
 
     def watch(self, weight: torch.Tensor, out: torch.Tensor, entries: list[Entry]) -> None:
-        """Take a weight, the output that it made, and the entries of its input."""
+        """Observe a weight, the output computed with it, and the entries of its input."""
         ...
 
 
@@ -65,7 +65,7 @@ def _unpack(held: Held) -> torch.Tensor:
 
 
 class Region:
-    """What one thread saves while the context is open."""
+    """Packs the tensors that autograd saves in one thread while the context is open."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class Region:
         observer: Observer | None = None,
         balanced: Balanced | None = None,
     ) -> None:
-        """Prepare hooks.
+        """Create the hooks without installing them.
 
         Args:
-            quality: gives the codec.
+            quality: chooses the codec.
             ledger: counts what is saved.
             window_nbytes: see ``Window``.
-            min_nbytes: smaller tensors are kept as they are.
-            observer: asks for the errors of what is encoded.
-            balanced: gives parts of the network a level of their own.
+            min_nbytes: tensors below this size are saved unchanged.
+            observer: receives weights and the errors of their inputs; None if errors are not measured.
+            balanced: factors of the level by part of the network; None for a single level.
         """
         self._quality, self._ledger, self._observer = quality, ledger, observer
         self._balanced = balanced
@@ -96,23 +96,23 @@ class Region:
         self._until_end: list[UntilEnd] = []
         self._call: Call | None = None
         self.rules: list[Rule] = []
-        # one object, to be told apart from the hooks of others
+        # one bound method, so that ``is_innermost`` can compare identities
         self._pack_hook = self._pack
         self._hooks = saved_tensors_hooks(self._pack_hook, _unpack)
         self._watch: Any = Watch(self)
 
     def __enter__(self) -> Self:
-        """Open the context.
+        """Install the hooks.
 
         Raises:
-            RuntimeError: hooks are disabled here; the sentence is that of whoever did it.
+            RuntimeError: hooks of saved tensors are disabled here; the message is from whoever disabled them.
         """
         self._hooks.__enter__()
         self._watch.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close it, and encode what still waits, without waiting for a device."""
+        """Remove the hooks and, unless an exception passes, encode what is left; does not wait for its sizes."""
         self._watch.__exit__(*error)
         self._hooks.__exit__()
         if error[0] is None:
@@ -122,17 +122,18 @@ class Region:
         self._entries.clear()
         self._outputs.clear()
         self._until_end.clear()
-        # they refer to the region, which would wait for the collector with what backward decoded
+        # They refer back to the region. Without the cycle it is freed at once, with everything that backward decoded,
+        # not by the garbage collector.
         del self._watch, self._hooks, self._pack_hook
 
     @property
     def is_innermost(self) -> bool:
-        """True unless others, as activation checkpointing, hook saved tensors inside the context."""
+        """True unless other hooks of saved tensors, such as activation checkpointing's, were installed inside."""
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001
         return hooks is not None and hooks[0] is self._pack_hook
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a torch function with hooks that know of it."""
+        """Call a torch function; tensors saved meanwhile are attributed to it."""
         outer, self._call = self._call, Call(func, args, kwargs)
         try:
             if func is functional.scaled_dot_product_attention and self._call.records:
@@ -148,12 +149,12 @@ class Region:
 
     @untraced
     def _pack(self, t: torch.Tensor) -> Held:
-        """Return what autograd holds in place of ``t``."""
+        """Return what autograd holds in place of ``t``: the pack hook."""
         if t.layout is not torch.strided or type(t) not in _PLAIN:
             return self._keep_layout(t)
         origin, nbytes = origin_of(t), t.nbytes
         if origin == PARAMETER:
-            # its memory is there in any case
+            # its memory exists anyway
             self._ledger.keep(PARAMETERS, nbytes, nbytes)
             return Kept.of(t)
         if nbytes < self._min_nbytes:
@@ -164,11 +165,11 @@ class Region:
         reason = self._why_exact(t, origin)
         if not reason:
             return self._pack_lossy(t, origin)
-        # of constants the user may hold the memory: features, the matrix of a graph
+        # the caller may hold the memory of constants anyway: features, the matrix of a graph
         return self._keep(t, reason, waits=not origin or reason == INTEGERS)
 
     def _pack_special(self, t: torch.Tensor, origin: str) -> Handle | None:
-        """Return the handle of what has an exact form of its own: pooling, masks; else None."""
+        """Return a handle if ``t`` has an exact form of its own, as for pooling and masks; else None."""
         call = self._call
         if call is not None and call.is_pooling and (handle := self._pack_pooling(t, call)):
             return handle
@@ -177,7 +178,7 @@ class Region:
         return None
 
     def _why_exact(self, t: torch.Tensor, origin: str) -> str:
-        """Return why a tensor must not have an error, in the words of the report; empty if it may."""
+        """Return why a tensor must stay exact, as a row of the report; empty if it may have an error."""
         call, reason = self._call, ""
         if self.rules and self.rules[-1] is None:
             reason = "exact: rule"
@@ -196,7 +197,14 @@ class Region:
     def _keep(
         self, t: torch.Tensor, reason: str, *, waits: bool = False, codec: Codec | None = None
     ) -> Handle:
-        """Keep a tensor as it is; if it ``waits``, until the end of the pass, where others may turn out to hold it."""
+        """Save a tensor unchanged; if it ``waits``, decide on its form at the end of the pass.
+
+        Args:
+            t: a strided tensor.
+            reason: row of the report.
+            waits: True if others may turn out to hold the memory, which is known at the end only.
+            codec: codec to encode it with at the end if they do not; None if it must stay exact.
+        """
         if not is_whole(t):
             return self._keep_view(t, reason, waits)
         look = look_at(t)
@@ -209,7 +217,7 @@ class Region:
         return Handle(entry, tuple(t.shape), look.stride)
 
     def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> Handle:
-        """Keep a tensor with gaps, as a slice, in the memory that it looks at, once."""
+        """Save a tensor with gaps, such as a slice, as a view of its memory; only once if it is saved again."""
         key = key_of(t), t.is_conj(), t.is_neg()
         entry = self._known(key, "view", t)
         if entry is None:
@@ -220,7 +228,7 @@ class Region:
         return Handle(entry)
 
     def _keep_layout(self, t: torch.Tensor) -> Handle:
-        """Keep a sparse tensor, or one of a class of its own, as it is, once."""
+        """Save a sparse tensor or one of a subclass unchanged; a sparse one only once."""
         parts = dense_parts(t) if type(t) in _PLAIN else []
         if not parts:
             return Handle(Entry(t, Whole(t.detach()), "exact: layout", self._ledger))
@@ -247,14 +255,14 @@ class Region:
         return entry
 
     def _pack_pooling(self, t: torch.Tensor, call: Call) -> Handle | None:
-        """Keep no input, and of indices their places in windows; None if this is neither."""
+        """Save no values of an input, and indices as places in their windows; None if neither is possible."""
         look = look_at(t)
         form: Form | None = None
         if t.is_floating_point():
             form = Blank(look.values.numel(), t.dtype, t.device)
             entry = Entry(t, form, "pooling input", self._ledger)
             if self._known(look.key, "lossy", t) or self._known(look.key, "exact", t):
-                # autograd would hold it once
+                # counted already: autograd would hold it once
                 self._ledger.count_less(entry)
             return Handle(entry, tuple(t.shape), look.stride)
         windows = call.windows()
@@ -266,7 +274,7 @@ class Region:
         return Handle(Entry(t, form, "pooling indices", self._ledger), tuple(t.shape), look.stride)
 
     def _pack_mask(self, t: torch.Tensor) -> Handle:
-        """Keep masks in one bit per value."""
+        """Save a mask in one bit per value if it has such a form, else unchanged."""
         look = look_at(t)
         entry = self._known(look.key, "exact", t)
         if entry is None:
@@ -278,9 +286,9 @@ class Region:
         return Handle(entry, tuple(t.shape), look.stride)
 
     def _pack_lossy(self, t: torch.Tensor, origin: str) -> Handle:
-        """Encode a tensor, or decide at the end of the pass if it is a constant that others may hold."""
+        """Encode a tensor; a constant, which others may hold, only at the end of the pass."""
         if not origin:
-            # zeros of features are as telling as those behind a ReLU
+            # zeros of features carry information, like those behind a ReLU
             is_survey = self._balanced is not None and self._balanced.is_survey
             codec = None if is_survey else self._codec(has_zeros=True)
             return self._keep(t, "exact: input", waits=True, codec=codec)
@@ -298,19 +306,22 @@ class Region:
 
     @property
     def _recomputes(self) -> bool:
-        """True if outputs may be computed of decoded inputs: a rule is set for neither, and no bound promised for both."""
+        """True if outputs may be recomputed from decoded inputs: not under a rule, nor with a bound.
+
+        A function of a decoded value does not keep the bound of that value.
+        """
         return not self.rules and not self._codec().takes_bound()
 
     def _recomputed(self, t: torch.Tensor, look: Look) -> Entry | None:
-        """Return an entry without memory of its own; None if the values follow from nothing else."""
+        """Return an entry that holds no memory; None if the values cannot be recomputed from a saved input."""
         form = self._outputs.find(t, look, self._call) if self._recomputes else None
         if form is None:
             return None
-        # backward needs the source for the function itself, too
+        # backward also needs the source for the function itself
         form.source.entry.is_shared = True
         entry = Entry(t, form, "recomputed", self._ledger)
         if self._observer is not None:
-            # what waits has no error yet
+            # restoring a tensor that is not encoded yet would give the exact values, and no error
             self._windows.flush()
             entry.mse = mean_square(form.restored(), look.values)
         return entry
@@ -326,7 +337,7 @@ class Region:
     def _factor(self, balanced: Balanced, t: torch.Tensor) -> float | None:
         """Return the factor of the level at which ``t`` is encoded; None if it must stay exact."""
         if self.rules and isinstance(self.rules[-1], Codec):
-            # which has no level
+            # a codec given by a rule has no level to multiply
             return None if balanced.is_survey else 1.0
         found = balanced.factor("" if self._call is None else self._call.name, t.numel())
         return None if found is None else self._quality.usable(found)
@@ -344,7 +355,7 @@ class Region:
         self._windows.add(entry, values, codec)
 
     def _encode_rest(self) -> None:
-        """Decide on constants and integers, now that it shows who else holds them, and encode what waits."""
+        """Decide on constants and integers, depending on whether others hold them, and flush the windows."""
         for plan in self._until_end:
             if plan.outlived_its_entry:
                 self._ledger.move(plan.reason, ELSEWHERE, plan.nbytes)
@@ -356,7 +367,7 @@ class Region:
         self._windows.flush()
 
     def _shrink(self, entry: Entry, values: torch.Tensor, codec: Codec | None) -> None:
-        """Let a small exact form take over, else that of the codec, if one is given."""
+        """Replace an unchanged form by a small exact one, or else encode the values if a codec is given."""
         form = exact_form(values)
         if form is not None:
             has_fractions = values.is_floating_point() or values.is_complex()

@@ -1,4 +1,4 @@
-"""What became of the tensors that autograd saved, and what that cost and gained."""
+"""Accounting of saved tensors: how they are stored, and how many bytes that takes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from tersor.policy import Similarity
 PARAMETERS: Final = "parameters"
 ELSEWHERE: Final = "held by others"
 _FREE: Final = (PARAMETERS, ELSEWHERE)
-"""Forms whose memory is there in any case."""
+"""Forms whose memory exists anyway, so they do not count as held."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Tensors of one form: how many, their bytes, and the bytes that are held for them."""
+    """The tensors of one form.
+
+    Attributes:
+        num_tensors: number of tensors.
+        original_nbytes: bytes that autograd would hold for them.
+        held_nbytes: bytes held in their place.
+    """
 
     num_tensors: int = 0
     original_nbytes: int = 0
@@ -24,24 +30,37 @@ class Tally:
 
     @property
     def ratio(self) -> float:
-        """Original over held bytes; infinite where nothing is held."""
+        """Original over held bytes; infinite if nothing is held."""
         return self.original_nbytes / self.held_nbytes if self.held_nbytes else float("inf")
 
 
 class Live:
-    """Bytes that are held at this moment, counted by several threads."""
+    """Counter of the bytes held at this moment, shared by threads and steps.
+
+    Attributes:
+        lock: protects ``nbytes`` and the ledgers that count in it.
+        nbytes: bytes held.
+    """
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start at zero."""
         self.lock = RLock()
         self.nbytes = 0
 
 
 class Ledger:
-    """What one step saved, by form. Entries change it until they are gone."""
+    """Counts what one step saved, by form.
+
+    Attributes:
+        forms: tally by the reason of an entry, a row of the report.
+        num_duplicates: tensors that were saved before in the step.
+        duplicate_nbytes: size of these.
+        num_coded_values: values that were encoded.
+        coded_nbytes: size of these before encoding.
+    """
 
     def __init__(self, live: Live) -> None:
-        """Start an empty one."""
+        """Start an empty ledger that also counts in ``live``."""
         self._live = live
         self.forms: dict[str, Tally] = {}
         self.num_duplicates = 0
@@ -49,13 +68,13 @@ class Ledger:
         self.num_coded_values = self.coded_nbytes = 0
 
     def hold(self, entry: Any, nbytes: int) -> None:
-        """Count an entry under its reason."""
+        """Count an entry under its reason, and its memory as live."""
         with self._live.lock:
             self.keep(entry.reason, entry.original_nbytes, nbytes)
             self._live.nbytes += nbytes if is_costly(entry.reason) else 0
 
     def keep(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
-        """Count a tensor of which nobody says when it is freed."""
+        """Count a tensor, but not as live memory; alone for tensors whose release is not observed."""
         tally = self.forms.get(reason)
         if tally is None:
             tally = self.forms[reason] = Tally()
@@ -64,13 +83,13 @@ class Ledger:
         tally.held_nbytes += held_nbytes
 
     def release(self, entry: Any, nbytes: int) -> None:
-        """Count an entry no longer: it takes another form."""
+        """Undo ``hold`` for an entry that changes its form."""
         with self._live.lock:
             self._drop(entry.reason, entry.original_nbytes, nbytes)
             self.freed(entry.reason, nbytes)
 
     def move(self, reason: str, to: str, nbytes: int) -> None:
-        """Count a tensor that was kept as it is, and is gone, under another reason."""
+        """Count a freed tensor that was saved unchanged under another reason."""
         with self._live.lock:
             self._drop(reason, nbytes, nbytes)
             self.keep(to, nbytes, nbytes)
@@ -84,52 +103,52 @@ class Ledger:
             del self.forms[reason]
 
     def count_less(self, entry: Any) -> None:
-        """Take the bytes of an entry out of the original ones: another one has them."""
+        """Remove an entry's original bytes, because another entry counts them."""
         with self._live.lock:
             self.forms[entry.reason].original_nbytes -= entry.original_nbytes
             entry.original_nbytes = 0
 
     def freed(self, reason: str, nbytes: int) -> None:
-        """Count the memory of an entry as free; the step did hold it."""
+        """Subtract the memory of an entry from the live bytes; the step's tallies keep it."""
         with self._live.lock:
             self._live.nbytes -= nbytes if is_costly(reason) else 0
 
     def duplicate(self, nbytes: int) -> None:
-        """Count a tensor that was saved before."""
+        """Count a tensor that was saved before in the step."""
         with self._live.lock:
             self.num_duplicates += 1
             self.duplicate_nbytes += nbytes
 
     @property
     def held_nbytes(self) -> int:
-        """Bytes held for tensors of the step, without what is there in any case."""
+        """Bytes held for the tensors of the step, without memory that exists anyway."""
         return sum(tally.held_nbytes for form, tally in self.forms.items() if is_costly(form))
 
 
 def is_costly(form: str) -> bool:
-    """True if memory is held for the form that would not be there otherwise."""
+    """True if the form holds memory that would not exist otherwise."""
     return form not in _FREE
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationReport:
-    """One step, and where the controller is; as text a table.
+    """What the last step saved, and the state of the controller; its text form is a table.
 
     Attributes:
-        num_steps: so far.
+        num_steps: number of steps so far.
         codec: id of the codec of lossy tensors.
-        level: its step or bound as it is now, also of the last step unless ``probe`` or ``state_dict`` moved it
-            since; None if it has neither.
-        forms: what became of the tensors that the last step saved.
-        num_duplicates: tensors that were saved before in the step, and share its memory.
-        duplicate_nbytes: of these.
-        live_nbytes: held at this moment, without tensors below 4 KiB, which autograd holds as they are and nobody
-            sees freed; ``held_nbytes`` has them.
-        similarity: of gradients, last measured or predicted; None before. A step's is predicted when the next
-            one begins, which then moves the level.
-        similarity_level: the level that the similarity is of.
-        is_predicted: True if the similarity comes from the closed form, not from a probe.
-        factors: of the level, by part of the network; empty before ``balance``.
+        level: current step or steered bound; None if there is neither. The last step used it too, unless ``probe``
+            or ``state_dict`` has moved it since.
+        forms: tallies of the tensors that the last step saved, by form.
+        num_duplicates: tensors that were saved before in the step, and share memory with the first.
+        duplicate_nbytes: size of these.
+        live_nbytes: bytes held at this moment. Tensors below 4 KiB are not included, because autograd holds them
+            unchanged and their release is not observed; ``held_nbytes`` includes them.
+        similarity: last measured or predicted similarity of gradients; None before the first. The prediction for a
+            step is made when the next one begins, which then moves the level.
+        similarity_level: the level that ``similarity`` was found at.
+        is_predicted: True if ``similarity`` is predicted by the closed form, False if a probe measured it.
+        factors: factors on the level, by part of the network; empty before ``balance``.
     """
 
     num_steps: int
@@ -146,21 +165,21 @@ class ActivationReport:
 
     @property
     def original_nbytes(self) -> int:
-        """Bytes that autograd would hold, each tensor once, without what is there in any case."""
+        """Bytes that autograd would hold, counting each tensor once, without memory that exists anyway."""
         return sum(tally.original_nbytes for form, tally in self.forms.items() if is_costly(form))
 
     @property
     def held_nbytes(self) -> int:
-        """Bytes that were held in their place."""
+        """Bytes held in their place."""
         return sum(tally.held_nbytes for form, tally in self.forms.items() if is_costly(form))
 
     @property
     def ratio(self) -> float:
-        """Original over held bytes."""
+        """Original over held bytes; 1 if nothing is held."""
         return self.original_nbytes / self.held_nbytes if self.held_nbytes else 1.0
 
     def scalars(self) -> dict[str, float]:
-        """Return numbers by name, as loggers take them (``SummaryWriter.add_scalar`` of TensorBoard)."""
+        """Return numbers by name for a logger, such as ``SummaryWriter.add_scalar`` of TensorBoard."""
         found = {
             "original_nbytes": float(self.original_nbytes),
             "held_nbytes": float(self.held_nbytes),

@@ -1,4 +1,4 @@
-"""What a compression has learned, as checkpoints hold it."""
+"""The learned state of a compression, for checkpoints."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tersor.sites.activations.balance import Balance
 
 
 class State(NamedTuple):
-    """What a training needs to go on as if it had not stopped.
+    """What a resumed training needs to continue as if it had not stopped.
 
     Attributes:
-        num_steps: so far.
-        level: step or bound; None if the codec has neither.
-        calibration: by which predicted losses of the score are multiplied, from the last probe.
-        similarity: of gradients, last measured or predicted; None before.
-        similarity_level: the level that it is of.
-        is_predicted: True if it does not come from a probe.
-        balance: factors of the level; None if it was never balanced.
+        num_steps: number of steps so far.
+        level: step or bound; None if there is no level (``Quality.level``).
+        calibration: factor on predicted losses ``1 - score``, from the last probe.
+        similarity: last measured or predicted similarity of gradients; None before the first.
+        similarity_level: the level that ``similarity`` was found at.
+        is_predicted: True if ``similarity`` is predicted, False if it comes from a probe.
+        balance: factors on the level; None if they were never measured.
     """
 
     num_steps: int
@@ -33,7 +33,7 @@ class State(NamedTuple):
     balance: Balance | None
 
     def to_dict(self, origin: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values that JSON can hold, and the options that they belong to."""
+        """Return the JSON form, together with ``origin``, the options that the state belongs to."""
         similarity = None if self.similarity is None else list(self.similarity)
         balance = None if self.balance is None else self.balance.to_config()
         plain = {"similarity": similarity, "balance": balance}
@@ -41,10 +41,10 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, state: object, origin: Mapping[str, Any]) -> State:
-        """Return what ``to_dict`` made a state of.
+        """Make a state from the result of ``to_dict``.
 
         Raises:
-            SpecError: it is no state, or that of other options.
+            SpecError: it is not such a result, or its options differ from ``origin``.
         """
         if not isinstance(state, Mapping) or "origin" not in state:
             raise SpecError("this is no state of a compression; state_dict() makes one")
@@ -54,7 +54,7 @@ class State(NamedTuple):
                 "same to load it"
             )
         try:
-            # earlier versions noted neither balance nor similarity_level
+            # states of earlier versions have neither balance nor similarity_level
             similarity, balance = state["similarity"], state.get("balance")
             return cls(
                 num_steps=int(state["num_steps"]),

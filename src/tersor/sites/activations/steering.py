@@ -1,4 +1,4 @@
-"""The level of a training's saved tensors, moved by what its passes hold, predict and probe."""
+"""Steering of the level over a training, by what its passes hold, predict and measure."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tersor.sites.activations.state import State
 
 _log = logging.getLogger("tersor")
 _CALIBRATIONS: Final = (0.05, 50.0)
-"""Limits of the factor between the loss that a probe measures and the predicted one."""
+"""Limits on the ratio of the loss that a probe measures to the predicted one."""
 
 
 class Steering:
-    """What a compression learns from its passes.
+    """The state that a compression learns from its passes.
 
     Attributes:
-        quality: has the level that is moved.
-        balance: factors of the level by part of the network; None if they were never measured.
-        similarity: of gradients, last measured or predicted; None before.
-        similarity_level: the level that was scored.
-        is_predicted: True if the similarity does not come from a probe.
-        num_passes: forward passes so far.
-        estimate: gathers the noise of the current pass; None if that is not measured.
+        quality: holds the level.
+        balance: factors on the level by part of the network; None if they were never measured.
+        similarity: last measured or predicted similarity of gradients; None before the first.
+        similarity_level: the level that ``similarity`` was found at.
+        is_predicted: True if ``similarity`` is predicted, False if it comes from a probe.
+        num_passes: number of forward passes so far.
+        estimate: collects the noise of the current pass; None if this pass is not measured.
     """
 
     def __init__(self, quality: Quality, every: int) -> None:
-        """Start without a measurement; a score is predicted in one of ``every`` passes."""
+        """Start without a measurement; one of ``every`` passes predicts a score."""
         self.quality, self._every = quality, every
         self.balance: Balance | None = None
         self.similarity: Similarity | None = None
@@ -43,7 +43,7 @@ class Steering:
         self._is_learned = True
 
     def begin_pass(self, last: Ledger) -> None:
-        """Learn from the last pass, whose ledger is given, and begin another."""
+        """Learn from the last pass, given its ledger, and begin another."""
         self.learn_from_pass(last)
         if isinstance(self.quality.controller, ScoreController):
             is_due = self.num_passes % self._every == 0
@@ -52,7 +52,7 @@ class Steering:
         self._is_learned = False
 
     def learn_from_pass(self, ledger: Ledger) -> None:
-        """Steer by what a pass held or predicts, once per pass."""
+        """Steer by the bytes held in a pass or the score that it predicts; repeated calls have no effect."""
         controller = self.quality.controller
         if isinstance(controller, BudgetController) and not self._is_learned:
             self._fit_budget(controller, ledger)
@@ -68,18 +68,18 @@ class Steering:
         self.estimate, self._is_learned = None, True
 
     def learn_from_probe(self, found: Similarity, predicted: Similarity | None) -> None:
-        """Steer by what a probe measured, and correct later predictions by the one for the same pass."""
+        """Steer by the measured similarity, and calibrate later predictions by the one for the same pass."""
         if predicted is not None and predicted.score < 1:
-            # the closed form does not see errors that reach a gradient through later layers
+            # the closed form misses errors that reach a gradient through later layers
             least, most = _CALIBRATIONS
             seen = (1 - found.score) / (1 - predicted.score)
             self._calibration = min(most, max(least, seen))
         self._learn(found, is_predicted=False)
-        # it is of the level before, and knows less than the probe
+        # a pending prediction is for the level before, and less accurate than the probe
         self.estimate = None
 
     def predicted(self) -> Similarity | None:
-        """Return the score that the last measured pass predicts, corrected by the last probe."""
+        """Return the similarity predicted by the last measured pass, calibrated by the last probe."""
         found = None if self.estimate is None else self.estimate.similarity()
         if found is None:
             return None
@@ -104,13 +104,13 @@ class Steering:
         self.quality.level = controller.next_level(level, held_nbytes, ledger.num_coded_values)
 
     def _warn(self, sentence: str) -> None:
-        """Log a sentence, once."""
+        """Log a warning, only once per compression."""
         if not self._has_warned:
             self._has_warned = True
             _log.warning(sentence)
 
     def state(self) -> State:
-        """Return what has been learned."""
+        """Return a copy of what has been learned."""
         return State(
             num_steps=self.num_passes,
             level=self.quality.level,
@@ -122,7 +122,7 @@ class Steering:
         )
 
     def load(self, state: State) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.num_passes, self._calibration = state.num_steps, state.calibration
         self.quality.level, self.balance = state.level, state.balance
         self.similarity, self.similarity_level = state.similarity, state.similarity_level

@@ -1,4 +1,7 @@
-"""Entries that wait for the end of the pass, where it shows who else holds their memory: constants and integers."""
+"""Entries whose form is chosen at the end of the forward pass: constants and integers.
+
+If the caller still holds the memory of such a tensor by then, encoding it would save nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from tersor.sites.activations.entry import Entry, is_held_elsewhere, own_uses, s
 
 
 class UntilEnd(NamedTuple):
-    """What becomes of an entry at the end of the pass if nobody else holds its memory.
+    """A postponed decision: what to do with an entry if nobody else holds its memory at the end of the pass.
 
     Attributes:
-        entry: may be gone by then, where backward ran inside the context.
-        codec: of values that no exact form makes small; None if they are to stay as they are.
-        stays: True if the entry stays as it is in any case: a sparse tensor, or one with gaps.
-        storage: of the tensor; None where it does not say who holds it, as that of a sparse one.
-        saved: the tensor itself then: while it is there, others hold it.
-        reason: of the entry.
-        nbytes: of the tensor.
+        entry: the entry; it may be freed before, if backward runs inside the context.
+        codec: codec for values that no exact form makes small; None if they must stay exact.
+        stays: True if the entry is never encoded: a sparse tensor, or one with gaps.
+        storage: storage of a strided tensor; None for other layouts, whose storages do not tell who holds them.
+        saved: the tensor itself in that case: while it is alive, others hold it.
+        reason: reason of the entry.
+        nbytes: size of the tensor.
     """
 
     entry: ReferenceType[Entry]
@@ -39,7 +42,7 @@ class UntilEnd(NamedTuple):
     def of(
         cls, entry: Entry, t: torch.Tensor, codec: Codec | None = None, *, stays: bool = False
     ) -> UntilEnd:
-        """Return what waits for an entry of ``t``."""
+        """Postpone the decision on an entry of ``t``."""
         is_dense = t.layout is torch.strided
         storage = StorageWeakRef(t.untyped_storage()) if is_dense else None
         saved = None if is_dense else ref(t)
@@ -47,7 +50,7 @@ class UntilEnd(NamedTuple):
 
     @property
     def outlived_its_entry(self) -> bool:
-        """True if the entry is gone and the memory is not, so that others held it all the time."""
+        """True if the entry is freed but its memory is not: others held it all along."""
         if self.entry() is not None:
             return False
         if self.storage is not None:
@@ -56,9 +59,10 @@ class UntilEnd(NamedTuple):
 
 
 def decided(plans: Sequence[UntilEnd]) -> Iterator[tuple[UntilEnd, Entry, bool]]:
-    """Yield plans whose entries are still there and unchanged, with these, and True if others hold the memory.
+    """Yield each plan whose entry is alive and unchanged, that entry, and True if others hold its memory.
 
-    Entries of one storage, as parts of one tensor, are no others of each other. All is decided before the first is yielded.
+    Entries that share a storage, such as slices of one tensor, do not count as others. All decisions are made before
+    the first result is yielded, because encoding changes the reference counts.
     """
     uses: Counter[int] = Counter()
     for plan in plans:

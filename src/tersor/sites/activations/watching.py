@@ -1,4 +1,4 @@
-"""Which torch function runs while a context is open."""
+"""A torch function mode that tells an open context which function is running."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def untraced(function: _F) -> _F:
-    """Run a function as it is where code around it is compiled: dynamo would trace what hooks do with tensors.
+    """Exclude a function from compilation by dynamo, which would otherwise trace the tensor operations of hooks.
 
-    Without dynamo, which takes seconds to import, nothing is changed.
+    The function is called directly as long as dynamo, which takes seconds to import, is not loaded.
     """
     made: list[Any] = []
 
@@ -34,11 +34,11 @@ def untraced(function: _F) -> _F:
 
 
 class Watched(Protocol):
-    """Calls torch functions in its own way."""
+    """Receives every torch function call."""
 
     @property
     def is_innermost(self) -> bool:
-        """True unless others hook saved tensors inside the context."""
+        """True unless other hooks of saved tensors were installed inside the context."""
         ...
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ class Watched(Protocol):
 
 
 def _transparent(func: Any) -> Any:
-    """Return a function of torch written in Python that does not hand itself to modes, only what it calls."""
+    """Return a copy of a Python function of torch of which modes intercept only the inner calls."""
     open_names = {**func.__globals__, "has_torch_function": lambda *_: False}
     made = FunctionType(func.__code__, open_names, func.__name__, func.__defaults__)
     made.__kwdefaults__ = func.__kwdefaults__
@@ -57,21 +57,21 @@ def _transparent(func: Any) -> Any:
 SEEN_THROUGH: Final = {
     functional.multi_head_attention_forward: _transparent(functional.multi_head_attention_forward)
 }
-"""Functions that consist of others: modes would see only the whole."""
+"""Functions that a mode would intercept as a whole, although they consist of others, and their open copies."""
 
 
 class Watch(TorchFunctionMode):
-    """Tells a region which function is running, and replaces attention by one that saves less."""
+    """Passes every call of a torch function to a region."""
 
     def __init__(self, region: Watched) -> None:
-        """Take the region to tell."""
+        """Take the region to pass calls to."""
         super().__init__()
         self._region = region
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function; the hooks find out from the region for what they are called."""
+        """Let the region call the function, so that its hooks know which function saves a tensor."""
         kwargs = kwargs or {}
-        # compiled code saves its tensors at its end, for no function that we could see
+        # compiled code saves its tensors when it ends, not function by function
         if torch.compiler.is_compiling() or not self._region.is_innermost:
             return func(*args, **kwargs)
         if func in SEEN_THROUGH:

@@ -1,10 +1,13 @@
-"""Saved tensors wait until there are enough of them, and are then encoded as one list.
+"""Windows: saved tensors on a GPU are collected and encoded as one list.
 
-On a GPU a list takes a dozen launches however many tensors it has. The sizes of its payloads are read when the
-second list after it is encoded, or as soon as they are there, so that the host does not wait for a device that is behind it; then the payloads move to
-memory of their exact size. What waits and what encoding takes is bounded by the window. For a tensor that is larger than the window the host waits: room for a
-payload of any size would be as large again as the tensor, at the peak. On the CPU every tensor is encoded at once, part by part: there
-a window would only keep tensors longer.
+A list takes a dozen launches however many tensors it has. The sizes of its payloads are read once they have arrived,
+at the latest when the second list after it is encoded, so the host does not wait for a device that lags behind. The
+payloads then move to memory of their exact size. The window bounds both the tensors that wait and the workspace of
+encoding.
+
+For a single tensor larger than the window and than 256 MiB the host does wait: room for a payload of unknown size
+would take as much memory again as the tensor, at the peak. On the CPU every tensor is encoded at once, in chunks,
+because a window would only hold tensors longer.
 """
 
 from __future__ import annotations
@@ -40,23 +43,25 @@ from tersor.types import TensorInfo
 
 _log = logging.getLogger("tersor")
 _CPU_CHUNK_VALUES: Final = 1 << 18
-"""Of tensors encoded on the CPU: the peak of a ResNet's step was 21.0 MB with whole tensors, 12.5 with chunks."""
+"""Chunk size on the CPU: the peak of a ResNet's step was 21.0 MB with whole tensors, 12.5 with chunks."""
 _LARGE_NBYTES: Final = 256 << 20
-"""From here on a tensor larger than the window waits for its size: 0.2 ms of an H200 that takes 2 to encode it."""
+"""For a larger tensor, if also larger than the window, the host waits for the size: 0.2 ms on an H200, which takes 2
+to encode it."""
 _WINDOWS_LATE: Final = 2
-"""With one, the host waited 25 ms for sizes in the forward pass of GPT 125M, under a profiler."""
+"""Encoded lists whose sizes may be outstanding. With one, the host waited 25 ms for sizes in the forward pass of GPT
+125M, under a profiler."""
 _WAITING_WINDOWS: Final = 2
-"""Sizes of a window that tensors of several codecs and dtypes may take while they wait."""
+"""Limit on all waiting tensors of all codecs and dtypes together, in window sizes."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
 NO_MEMORY: Final = "exact: no memory to encode"
 _warned: set[str] = set()
 
 
 class Window:
-    """Entries of one device, stream and dtype on their way to a smaller form, by one codec.
+    """Collects entries of one device, stream, dtype and codec, and encodes them as lists.
 
     Attributes:
-        waiting_nbytes: bytes of tensors that wait.
+        waiting_nbytes: size of the tensors that wait to be encoded.
     """
 
     def __init__(
@@ -67,9 +72,13 @@ class Window:
         *,
         measures: bool = False,
     ) -> None:
-        """Encode whenever so many bytes wait; with ``measures`` also say what decoding changes.
+        """Start an empty window.
 
-        Encodings whose sizes nobody has read yet are in ``unsettled``, which windows may share.
+        Args:
+            limit_nbytes: encode as soon as tensors of this size wait.
+            codec: the codec of all entries.
+            unsettled: encoded lists whose payload sizes are outstanding; windows may share them.
+            measures: decode every tensor after encoding, and set ``Entry.mse``.
         """
         self._limit_nbytes, self._codec, self._measures = limit_nbytes, codec, measures
         self._waiting: list[ReferenceType[Entry]] = []
@@ -78,7 +87,7 @@ class Window:
         self._stream: Any = None
 
     def add(self, entry: Entry, values: torch.Tensor) -> None:
-        """Take an entry whose form is ``Whole(values)``, flat."""
+        """Add an entry whose form is ``Whole(values)``, with flat values; on a CPU it is encoded at once."""
         if not runs_on_gpu([values]):
             self._encode_now(entry, values)
             return
@@ -103,12 +112,12 @@ class Window:
         entry.replace(PackedForm(_apart(packed)), codec.codec_id)
         self._encoded_nbytes += values.nbytes
         if self._encoded_nbytes >= RETURN_FROM_NBYTES:
-            # what was encoded before this tensor is free by now
+            # the tensors encoded before this one are freed by now
             self._encoded_nbytes = 0
             return_free_memory()
 
     def flush(self) -> None:
-        """Encode what waits, without waiting for the device; settle what was encoded before."""
+        """Encode the waiting entries and settle older lists; waits only for those, or for a very large tensor."""
         settle_oldest(self._unsettled, _WINDOWS_LATE - 1)
         waiting, self._waiting, self.waiting_nbytes = self._waiting, [], 0
         encodable = []
@@ -116,7 +125,7 @@ class Window:
             if entry.is_unchanged:
                 encodable.append(entry)
             else:
-                # backward will say so; the values that it would need are gone
+                # modified in place: backward will raise, and its values are gone anyway
                 values = entry.form.restored()
                 entry.replace(Blank(values.numel(), values.dtype, values.device))
         if not encodable:
@@ -132,19 +141,19 @@ class Window:
 
 
 class Windows:
-    """The windows of one forward pass."""
+    """The windows of one forward pass, by device, dtype, codec and stream."""
 
     def __init__(self, limit_nbytes: int, *, measures: bool) -> None:
-        """Make windows of ``limit_nbytes``; with ``measures`` they also say what decoding changes."""
+        """Start without windows; see ``Window`` for the arguments."""
         self._limit_nbytes, self._measures = limit_nbytes, measures
         self._windows: dict[Any, Window] = {}
         self._unsettled: deque[_Encoding] = deque()
 
     def add(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
-        """Take an entry whose form is ``Whole(values)``, flat, to be encoded by a codec."""
+        """Add an entry whose form is ``Whole(values)``, with flat values, to the window of its codec."""
         key: Any = values.device, values.dtype, codec
         if values.is_cuda:
-            # lists are encoded on the stream that made their tensors
+            # a list is encoded on the stream that computed its tensors
             key = *key, stream_of(values.device)
         if key not in self._windows:
             self._windows[key] = Window(
@@ -156,24 +165,24 @@ class Windows:
             max(self._windows.values(), key=lambda one: one.waiting_nbytes).flush()
 
     def flush(self) -> None:
-        """Encode what waits."""
+        """Encode the waiting entries of all windows."""
         for window in self._windows.values():
             window.flush()
         settle_oldest(self._unsettled, _WINDOWS_LATE)
 
     def clear(self) -> None:
-        """Forget the windows."""
+        """Drop all windows and unsettled lists."""
         self._windows.clear()
         self._unsettled.clear()
 
 
 class _Encoding:
-    """A list of entries that were encoded together."""
+    """A list of entries that were encoded together, until the sizes of their payloads are read."""
 
     def __init__(
         self, entries: Sequence[Entry], codec: Codec, *, measures: bool, is_large: bool = False
     ) -> None:
-        """Encode, and let every entry find its payloads here; with ``is_large``, one entry, wait for them."""
+        """Encode the entries and point them here; with ``is_large``, for a single entry, also settle at once."""
         self._lock = RLock()
         self._entries, self._codec = [ref(entry) for entry in entries], codec
         values = [entry.form.restored() for entry in entries]
@@ -198,12 +207,12 @@ class _Encoding:
 
     @property
     def has_arrived(self) -> bool:
-        """True if ``settle`` waits for nothing."""
+        """True if ``settle`` does not wait."""
         with self._lock:
             return self._batch is None or self._batch.has_arrived
 
     def settle(self) -> None:
-        """Move every payload to memory of its own size; waits only for the encoding itself."""
+        """Move every payload to memory of its exact size; waits for the encoding of this list only."""
         with self._lock:
             if self._batch is None:
                 return
@@ -226,31 +235,35 @@ class _Encoding:
 
 
 def settle_oldest(unsettled: deque[_Encoding], most: int) -> None:
-    """Settle encodings whose sizes are there, and wait for those of the oldest until at most so many are left."""
+    """Settle lists whose sizes have arrived, oldest first, and wait until at most ``most`` are left."""
     while unsettled and (len(unsettled) > most or unsettled[0].has_arrived):
         try:
             unsettled[0].settle()
         except (MemoryError, RuntimeError) as error:
-            # the list stays where it is: in more memory than its payloads take
+            # the list stays unsettled, in more memory than its payloads need
             _keep_if_no_memory(error, [])
             return
         unsettled.popleft()
 
 
 def _running_on(stream: Any) -> AbstractContextManager[object]:
-    """Launch on the stream that made the tensors, whichever the caller is on: none other has waited for it."""
+    """Make the encoding stream current: no other stream, such as the caller's, has waited for it."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class Encoded(NamedTuple):
-    """The place of an entry in a list whose sizes nobody knows yet."""
+    """The form of an entry in an encoded list whose payload sizes are not read yet."""
 
     encoding: _Encoding
     place: int
     nbytes: int
 
     def restored(self) -> torch.Tensor:
-        """Settle the list, and decode."""
+        """Settle the list, and decode the entry.
+
+        Raises:
+            RuntimeError: the entry is freed.
+        """
         entry = self.encoding._entries[self.place]()  # noqa: SLF001 - its own kind
         self.encoding.settle()
         if entry is None:
@@ -259,17 +272,17 @@ class Encoded(NamedTuple):
 
 
 def _encode_measured(xs: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
-    """Encode tensors with the first codec; memory for their payloads is taken when their sizes are known."""
+    """Encode with the first codec, and allocate the payloads only when their sizes are known, which waits."""
     codec = codecs[0]
     bounds = [codec.own_bound()] * len(xs) if codec.takes_bound() else None
     return Batch.of_parts([Part(list(range(len(xs))), codec.encode(xs, bounds))])
 
 
 def _apart(packed: Packed) -> Packed:
-    """Move payloads to memory of their own, which goes back to the system when they are gone.
+    """Move payloads to a memory mapping of their own, which returns to the system when they are freed.
 
-    From the heap, each would take a piece of what an activation has just freed, so that no activation fits there any more:
-    a small ResNet's step held 352 MiB of resident memory for payloads of 18.
+    On the heap they would fragment the memory that activations have just freed, and no activation would fit there
+    again: a small ResNet's step held 352 MiB of resident memory for payloads of 18.
     """
     nbytes = [padded(payload.numel()) for payload in packed.payloads]
     if sum(nbytes) < _OWN_MEMORY_NBYTES:
@@ -288,7 +301,7 @@ def _split(
 
 
 def mean_square(decoded: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return the mean square of the difference, in chunks: a whole one would be the peak."""
+    """Return the mean square of the difference, computed in chunks so that it does not set the peak."""
     total = torch.zeros((), dtype=torch.float32, device=values.device)
     for a, b in zip(decoded.split(1 << 22), values.split(1 << 22), strict=True):
         total += (a.float() - b.float()).square().sum()
@@ -296,10 +309,10 @@ def mean_square(decoded: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def _keep_if_no_memory(error: BaseException, entries: Sequence[Entry]) -> None:
-    """Keep entries as they are where memory ended, and say so once.
+    """Leave entries unencoded if memory ran out, and log that once.
 
     Raises:
-        BaseException: the error, if it is another one.
+        BaseException: ``error``, if it is anything else.
     """
     if not lacks_memory(error):
         raise error

@@ -1,4 +1,4 @@
-"""Compression as a part of a module: every forward pass runs in the context, by rules for its parts."""
+"""Wrapped modules: every forward pass runs under compression, with rules for parts of the module."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ def wrap(
     compression: Compression | None = None,
     **options: Any,
 ) -> Compression:
-    """Let every forward pass of a module run under compression.
+    """Run every forward pass of a module under compression.
 
-    A copy of the module (``copy.deepcopy``, ``torch.save`` and ``torch.load``) is wrapped, too, by a compression of its
-    own that goes on from where this one is; ``unwrap`` returns it.
+    A copy of the module (``copy.deepcopy``, ``torch.save`` and ``torch.load``) is wrapped too. It has its own
+    compression, which continues from the state of this one.
 
     Args:
-        module: changed in place; its parameters and its state are not.
-        rules: how parts of it are saved, by a pattern of their whole names in ``named_modules`` as a shell has them
-            (``*``, which takes dots, too, ``?`` and ``[ab]``), or by type: a factor of the common step or bound
-            (0.5: twice as fine), a codec, or None for exact. A part without a rule follows the one around it; the
-            first rule that fits counts.
-        compression: made from ``options`` (those of ``Compression``) if not given.
-        **options: see ``compression``.
+        module: gets forward hooks; its parameters and ``state_dict`` are unchanged.
+        rules: how the tensors of its parts are saved. A key is a type of module, or a shell pattern for the whole
+            name in ``named_modules`` (``*``, which also matches dots, ``?`` and ``[ab]``). A value is a factor on
+            the common step or bound (0.5: twice as fine), a codec, or None for exact. The first rule that matches
+            a part applies; a part without a rule follows the part around it.
+        compression: the compression to use; by default one is made from ``options``.
+        **options: options of ``Compression``.
 
     Returns:
-        The compression, with ``report`` and ``state_dict``. ``unwrap(module)`` takes it off again.
+        The compression, with ``report`` and ``state_dict``. ``unwrap(module)`` removes it.
 
     Raises:
-        SpecError: a rule is none (see ``Compression.checked_rule``) or fits no part, or the module is wrapped already.
+        SpecError: a rule is invalid (see ``Compression.checked_rule``) or matches no part, or the module is wrapped
+            already.
     """
     if hasattr(module, _WRAPPED):
         raise SpecError("this module is wrapped already; call unwrap(module) first")
@@ -77,7 +78,7 @@ _WRAPPED = "_tersor_activations"
 
 
 def unwrap(module: nn.Module) -> Compression:
-    """Take off what ``wrap`` put on, and return the compression that the module had.
+    """Undo ``wrap``, and return the compression of the module.
 
     Raises:
         SpecError: the module is not wrapped.
@@ -93,26 +94,26 @@ def unwrap(module: nn.Module) -> Compression:
 
 
 class _Around:
-    """Hooks that run the forward pass of a module in a context, also where it raises; copied with the module."""
+    """Forward hooks that enter and leave a context, also if the module raises; copied with the module."""
 
     def __init__(self, compression: Compression, *rule: Rule) -> None:
-        """Run it under a compression, or by a rule if one is given."""
+        """Enter a compression or, if a rule is given, that rule of the compression."""
         self._compression, self._rule = compression, rule
         self._open_contexts: list[ExitStack] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave open contexts to the original."""
+        """Copy without the contexts that are open."""
         return _Around, (self._compression, *self._rule)
 
     def enter(self, *_: Any) -> None:
-        """Open the context."""
+        """Enter the context: the forward pre-hook."""
         context: Any = self._compression
         stack = ExitStack()
         stack.enter_context(context.rule(*self._rule) if self._rule else context)
         self._open_contexts.append(stack)
 
     def leave(self, *_: Any) -> None:
-        """Close it; a value that a hook returns would replace the output."""
+        """Leave the context: the forward hook. It returns None, as any other value would replace the output."""
         if self._open_contexts:
             self._open_contexts.pop().close()
 
@@ -149,7 +150,7 @@ def _matched(
 
 
 def _and_way_out(key: str | type[nn.Module], module: nn.Module) -> str:
-    """Return what fits no part, and what would."""
+    """Describe a key that matches no part, with a hint at keys that would."""
     if isinstance(key, type):
         return f"{in_words(key)}; see the types of its modules()"
     if _LIKE_REGULAR_EXPRESSION.search(key):
