@@ -83,6 +83,19 @@ def gpt_of_10_million() -> str:
 
 
 @pytest.mark.parametrize(
+    ("model", "setting", "words"),
+    [
+        ("alexnet", "rms-1", "{:.1f} times fewer | accuracy changes by {:+.2f} ± {:.2f} points"),
+        ("gpt-10M", "rms-0.25", "{:.1f} times fewer | loss changes by {:+.2f} ± {:.2f} %"),
+    ],
+)
+def test_the_page_of_activations_claims_what_rows_say(model, setting, words) -> None:
+    ratio, change = _training(model, setting)
+    claim = words.format(ratio, change.mean, change.half_width)
+    assert claim in _words(REPOSITORY / "docs" / "activations.md")
+
+
+@pytest.mark.parametrize(
     "claim", [lookups_at_1_gbit, auc_on_criteo, shards_at_1_gbit, alexnet, gpt_of_10_million]
 )
 def test_the_readme_claims_what_rows_say(claim: Callable[[], str]) -> None:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tersor.sites import activations
 from tersor.sites.activations import region
-from tersor.sites.activations.entry import Kept
+from tersor.sites.activations.entry import SavedUnchanged
 from tests.sites.activations.models import Transformer, all_equal, cnn
 from tests.sites.shards.fsdp_rank import message_of
 
@@ -164,22 +164,22 @@ def unaccounted_nbytes(rank: int, patience: int) -> int:
     return found
 
 
-class Copies(Kept):
+class Copies(SavedUnchanged):
     """Keeps copies, as the site must not."""
 
     @classmethod
-    def of(cls, t: torch.Tensor) -> Kept:
+    def of(cls, t: torch.Tensor) -> SavedUnchanged:
         return super().of(t.detach().clone())
 
 
 def keeps_no_weights(rank: int) -> dict[str, int]:
     found = {"ours": unaccounted_nbytes(rank, 20)}
-    kept = region.Kept
-    region.Kept = Copies  # type: ignore[assignment, misc]
+    kept = region.SavedUnchanged
+    region.SavedUnchanged = Copies  # type: ignore[assignment, misc]
     try:
         found["of copies"] = unaccounted_nbytes(rank, 1)
     finally:
-        region.Kept = kept  # type: ignore[misc]
+        region.SavedUnchanged = kept  # type: ignore[misc]
     return found
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 import tersor
 from tersor import Bound, SpecError
 from tersor.sites import activations
-from tersor.sites.activations.balance import Balance, Balanced, Survey, surveyed_balance
+from tersor.sites.activations.balance import LevelFactors, PassFactors, Survey, surveyed_balance
 from tests.sites.activations.models import images, resnet
 
 
@@ -56,10 +56,10 @@ def test_parts_are_named_by_the_function_that_saves() -> None:
 
 
 def test_a_factor_reaches_the_tensors_of_its_part_alone() -> None:
-    balanced = Balanced(Balance("tensor", {"relu 2": 0.5}))
+    balanced = PassFactors(LevelFactors("tensor", {"relu 2": 0.5}))
     calls = ["relu", "batch_norm", "relu", "relu", "batch_norm"]
     assert [balanced.factor(name, 1) for name in calls] == [1.0, 1.0, 0.5, 1.0, 1.0]
-    balanced = Balanced(Balance("kind", {"relu": 0.5}))
+    balanced = PassFactors(LevelFactors("kind", {"relu": 0.5}))
     assert [balanced.factor(name, 1) for name in calls] == [0.5, 1.0, 0.5, 0.5, 1.0]
 
 
@@ -136,7 +136,7 @@ def test_no_part_gets_coarser_than_a_controller_would_make_it() -> None:
     held = compression.report().forms["rms"].held_nbytes
     # as coarse as allowed already: only what gets finer changes
     finer = {k: min(1.0, x) for k, x in factors.items()}
-    compression._steering.balance = Balance("kind", finer)
+    compression._steering.balance = LevelFactors("kind", finer)
     run()
     assert compression.report().forms["rms"].held_nbytes == held
 

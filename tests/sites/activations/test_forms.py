@@ -9,9 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tersor.codecs.lossless import Lossless
 from tersor.sites.activations import forms
-from tersor.sites.activations.entry import is_held_elsewhere, is_whole, look_at
-from tersor.sites.activations.forms import Fields, exact_form
-from tersor.sites.activations.pooling import PoolIndices, Windows
+from tersor.sites.activations.entry import has_no_gaps, is_held_elsewhere, memory_layout
+from tersor.sites.activations.forms import BitFields, exact_form
+from tersor.sites.activations.pooling import PoolIndices, PoolingWindows
 from tests.checks import assert_bits_equal
 
 INTEGERS = (torch.bool, torch.uint8, torch.int32, torch.int64)
@@ -63,7 +63,7 @@ def test_what_has_no_smaller_exact_form_is_left_alone(values) -> None:
 @pytest.mark.parametrize("low", [0, 7])
 def test_more_values_than_one_call_packs_come_back(low) -> None:
     values = torch.randint(low, 12, ((1 << 20) + 3,))
-    assert torch.equal(Fields.of(values, 11).restored(), values)
+    assert torch.equal(BitFields.of(values, 11).restored(), values)
     form = exact_form(values)
     assert form is not None
     assert torch.equal(form.restored(), values)
@@ -94,7 +94,7 @@ class _Blind(TorchDispatchMode):
 def test_forms_of_masks_and_of_places_are_chosen_without_a_look_at_the_values() -> None:
     mask, x = torch.rand(1000) > 0.5, torch.randn(2, 3, 8, 8)
     _, indices = functional.max_pool2d(x, 2, return_indices=True)
-    windows = Windows.of_call(2, (x, 2), {})
+    windows = PoolingWindows.of_call(2, (x, 2), {})
     with pytest.raises(AssertionError), _Blind():
         mask[0].item()
     with _Blind():
@@ -122,7 +122,7 @@ def test_indices_of_max_pooling_come_back_exactly(
     }
     pool = getattr(functional, f"max_pool{dims}d")
     _, indices = pool(x, **options, ceil_mode=ceil_mode, return_indices=True)
-    windows = Windows.of_call(dims, (x,), options)
+    windows = PoolingWindows.of_call(dims, (x,), options)
     assert windows is not None
     form = PoolIndices.of(indices, windows)
     assert form is not None
@@ -134,18 +134,18 @@ def test_windows_larger_than_the_input_are_refused_and_the_largest_that_fit_are_
     x = torch.randn(2, 3, 8, 4)
     fits = {"kernel_size": 4, "stride": 1, "padding": 2}
     _, indices = functional.max_pool2d(x, **fits, return_indices=True)
-    windows = Windows.of_call(2, (x,), fits)
+    windows = PoolingWindows.of_call(2, (x,), fits)
     assert windows is not None
     assert torch.equal(PoolIndices.of(indices, windows).restored(), indices.reshape(-1))
     # an offset of 4 in a row of 4 values would count as one of the next row
-    assert Windows.of_call(2, (x,), {"kernel_size": 5, "stride": 1, "padding": 2}) is None
-    assert Windows.of_call(2, (x,), {"kernel_size": 3, "dilation": 2, "padding": 1}) is None
+    assert PoolingWindows.of_call(2, (x,), {"kernel_size": 5, "stride": 1, "padding": 2}) is None
+    assert PoolingWindows.of_call(2, (x,), {"kernel_size": 3, "dilation": 2, "padding": 1}) is None
 
 
 def test_indices_in_channels_last_come_back_in_the_order_of_memory() -> None:
     x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     _, indices = functional.max_pool2d(x, 2, return_indices=True)
-    windows = Windows.of_call(2, (x, 2), {})
+    windows = PoolingWindows.of_call(2, (x, 2), {})
     assert windows is not None
     form = PoolIndices.of(indices, windows)
     assert form is not None
@@ -168,23 +168,27 @@ def test_indices_in_channels_last_come_back_in_the_order_of_memory() -> None:
 )
 def test_every_view_is_seen_in_memory_order_and_looked_at_as_before(make, is_dense) -> None:
     t = make(torch.randn(4, 6, 8))
-    look = look_at(t)
+    look = memory_layout(t)
     seen = look.values.as_strided(t.shape, look.stride)
     assert torch.equal(seen, t)
     assert look.values.is_contiguous()
-    assert is_whole(t) == is_dense
+    assert has_no_gaps(t) == is_dense
     shares = look.values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
     assert shares == is_dense
 
 
 def test_looks_at_the_same_memory_have_one_key_and_changed_memory_another() -> None:
     x = torch.randn(4, 6, 8)
-    assert look_at(x).key == look_at(x.view(24, 8)).key == look_at(x.transpose(0, 1)).key
-    assert look_at(x).key != look_at(x[1:]).key
-    assert look_at(x[:, 1:]).key == look_at(x[:, 1:]).key
-    before = look_at(x).key
+    assert (
+        memory_layout(x).key
+        == memory_layout(x.view(24, 8)).key
+        == memory_layout(x.transpose(0, 1)).key
+    )
+    assert memory_layout(x).key != memory_layout(x[1:]).key
+    assert memory_layout(x[:, 1:]).key == memory_layout(x[:, 1:]).key
+    before = memory_layout(x).key
     x.add_(1)
-    assert look_at(x).key != before
+    assert memory_layout(x).key != before
 
 
 def test_who_else_holds_memory_is_known() -> None:

@@ -15,9 +15,9 @@ from tersor.sites import activations
 from tersor.sites.activations import compression as compression_module
 from tersor.sites.activations import window as window_module
 from tersor.sites.activations.entry import Entry
-from tersor.sites.activations.forms import PackedForm, Payloads, Whole
+from tersor.sites.activations.forms import PackedForm, Unchanged, WindowPayloads
 from tersor.sites.activations.report import Ledger, Live
-from tersor.sites.activations.window import Window, Windows
+from tersor.sites.activations.window import EncodingWindows, Window
 from tests.sites.activations.models import all_equal, gradients
 
 CODECS = {
@@ -47,7 +47,7 @@ def _mlp() -> nn.Module:
 
 
 def _entry(values: torch.Tensor) -> Entry:
-    return Entry(values, Whole(values), "waiting", Ledger(Live()))
+    return Entry(values, Unchanged(values), "waiting", Ledger(Live()))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -97,7 +97,7 @@ def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(
         window.add(entry, entry.form.restored())
     assert read == ["ahead", "ahead", "read", "ahead"]
     first = entries[0].form
-    assert isinstance(first, Payloads)
+    assert isinstance(first, WindowPayloads)
     # one list of neighbours, however many tensors there are
     assert first.window is entries[1].form.window
     # memory of the window's payloads, and no more
@@ -111,7 +111,7 @@ def test_windows_of_several_codecs_wait_for_two_lists_together(gpu, late, monkey
     payloads, ahead = Batch.payloads, Batch.read_ahead
     monkeypatch.setattr(Batch, "payloads", lambda self: read.append("read") or payloads(self))
     monkeypatch.setattr(Batch, "read_ahead", lambda self: read.append("ahead") or ahead(self))
-    windows = Windows(4096, measures=False)
+    windows = EncodingWindows(4096, measures=False)
     entries = [_entry(torch.randn(1024)) for _ in range(4)]
     for entry, name in zip(entries, ("ans", "rms", "group4", "ans"), strict=True):
         windows.add(entry, entry.form.restored(), CODECS[name])
@@ -119,17 +119,17 @@ def test_windows_of_several_codecs_wait_for_two_lists_together(gpu, late, monkey
 
 
 def test_sizes_that_are_there_are_not_left_for_later(gpu) -> None:
-    windows = Windows(4096, measures=False)
+    windows = EncodingWindows(4096, measures=False)
     entries = [_entry(torch.randn(1024)) for _ in range(2)]
     for entry in entries:
         windows.add(entry, entry.form.restored(), CODECS["rms"])
-    assert isinstance(entries[0].form, Payloads)
+    assert isinstance(entries[0].form, WindowPayloads)
     windows.flush()
-    assert isinstance(entries[1].form, Payloads)
+    assert isinstance(entries[1].form, WindowPayloads)
 
 
 def test_what_waits_in_windows_of_several_codecs_is_bounded(gpu) -> None:
-    windows = Windows(3 * 4096, measures=False)
+    windows = EncodingWindows(3 * 4096, measures=False)
     entries = [_entry(torch.randn(1024)) for _ in range(8)]
     waiting = []
     for entry, name in zip(entries, 2 * ("raw", "ans", "rms", "group4"), strict=True):
@@ -247,7 +247,7 @@ def test_a_large_tensor_takes_memory_for_its_payload_alone(gpu, monkeypatch) -> 
         window = Window(limit_nbytes, CODECS["rms"])
         window.add(entry, entry.form.restored())
         window.flush()
-        assert isinstance(entry.form, Payloads) == is_waited_for
+        assert isinstance(entry.form, WindowPayloads) == is_waited_for
         # room for payloads of any size is written to without waiting
         assert (rooms == []) == is_waited_for
         assert torch.equal(entry.restored(), CODECS["rms"].unpack(CODECS["rms"].pack(values)))

@@ -81,7 +81,11 @@ def _attention_backward(
     """Return the gradients of q, k, v and, if it needs one, of the mask, each with the layout of its tensor."""
     *options, needs_mask = options_and_need
     inputs = _differentiable(query, key, value, attn_mask, needs_mask)
-    with _as_before(state, query.device, options[0]), _chosen(int(state[0])), _recording():
+    with (
+        _forward_rng(state, query.device, options[0]),
+        _allowed_backends(int(state[0])),
+        _autograd_enabled(),
+    ):
         leaves = [x.detach().requires_grad_() for x in inputs]
         mask = leaves[3] if len(leaves) > 3 else attn_mask
         out = _scaled(leaves[0], leaves[1], leaves[2], mask, tuple(options))
@@ -162,7 +166,7 @@ def _state(device: torch.device, dropout_p: float) -> torch.Tensor:
 
 
 @contextmanager
-def _as_before(state: torch.Tensor, device: torch.device, dropout_p: float) -> Iterator[None]:
+def _forward_rng(state: torch.Tensor, device: torch.device, dropout_p: float) -> Iterator[None]:
     """Restore the random state of the forward pass, so that dropout drops the same values."""
     if not dropout_p:
         yield
@@ -179,7 +183,7 @@ def _as_before(state: torch.Tensor, device: torch.device, dropout_p: float) -> I
 
 
 @contextmanager
-def _chosen(backends: int) -> Iterator[None]:
+def _allowed_backends(backends: int) -> Iterator[None]:
     """Restrict torch to the backends that were allowed in the forward pass."""
     allowed = [backend for k, (backend, _) in enumerate(_BACKENDS) if backends >> k & 1]
     if len(allowed) == len(_BACKENDS):
@@ -190,7 +194,7 @@ def _chosen(backends: int) -> Iterator[None]:
 
 
 @contextmanager
-def _recording() -> Iterator[None]:
+def _autograd_enabled() -> Iterator[None]:
     """Enable autograd inside an operator, where torch disables it, and shield it from the caller's hooks."""
     included = torch._C._dispatch_tls_local_include_set()  # noqa: SLF001 - no public way
     excluded = torch._C._dispatch_tls_local_exclude_set()  # noqa: SLF001

@@ -25,7 +25,7 @@ Gradients = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
+class LevelFactors:
     """Factors on the common level.
 
     Attributes:
@@ -50,7 +50,7 @@ class Balance:
         return {"parts": self.parts, "factors": dict(self.factors)}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Balance:
+    def from_config(cls, config: Mapping[str, Any]) -> LevelFactors:
         """Make a balance from the JSON form."""
         factors = {str(part): float(factor) for part, factor in config["factors"].items()}
         return cls(config["parts"], factors)
@@ -67,7 +67,7 @@ def checked_parts(parts: str) -> Parts:
     return cast("Parts", parts)
 
 
-class Balanced:
+class PassFactors:
     """Gives the tensors of one forward pass their factors, in the order in which they are saved.
 
     Attributes:
@@ -76,7 +76,7 @@ class Balanced:
 
     is_survey = False
 
-    def __init__(self, balance: Balance) -> None:
+    def __init__(self, balance: LevelFactors) -> None:
         """Start before the first tensor."""
         self._balance, self._numbers = balance, Counter[str]()
 
@@ -106,18 +106,18 @@ class Survey:
     only: str | None = None
     num_values: Counter[str] = field(default_factory=Counter)
 
-    def begin_pass(self) -> Surveyed:
+    def begin_pass(self) -> SurveyPass:
         """Return the factors of one forward pass."""
-        return Surveyed(self)
+        return SurveyPass(self)
 
 
-class Surveyed(Balanced):
-    """``Balanced`` for one pass of a survey."""
+class SurveyPass(PassFactors):
+    """``PassFactors`` for one pass of a survey."""
 
     is_survey = True
 
     def __init__(self, survey: Survey) -> None:
-        super().__init__(Balance(survey.parts, {}))
+        super().__init__(LevelFactors(survey.parts, {}))
         self._survey = survey
 
     def factor(self, function: str, numel: int) -> float | None:
@@ -130,7 +130,7 @@ class Surveyed(Balanced):
 
 def surveyed_balance(
     parts: Parts, exact: Gradients, lossy_gradients: Callable[[Survey], Gradients]
-) -> Balance:
+) -> LevelFactors:
     """Measure the loss ``1 - score`` of each part alone, and return the balance that follows (``balanced_factors``).
 
     Errors of different parts are independent, so their losses add up. For a ResNet and a GPT of 28 saved tensors each,
@@ -156,7 +156,7 @@ def surveyed_balance(
         survey.only = part
         losses[part] = 1 - _score(exact, lossy_gradients(survey))
     factors = balanced_factors(losses, num_values)
-    return Balance(parts, {part: _rounded(factor) for part, factor in factors.items()})
+    return LevelFactors(parts, {part: _rounded(factor) for part, factor in factors.items()})
 
 
 def _rounded(factor: float) -> float:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from tersor.sites.activations.entry import Entry, Handle
-from tersor.sites.activations.pooling import Windows
+from tersor.sites.activations.entry import Entry, SavedView
+from tersor.sites.activations.pooling import PoolingWindows
 
 WEIGHTED: Final = frozenset(
     {"linear"} | {f"conv{n}d" for n in (1, 2, 3)} | {f"conv_transpose{n}d" for n in (1, 2, 3)}
@@ -32,7 +32,7 @@ _POINTWISE: Final = frozenset(
 )  # fmt: skip
 """Functions whose derivative is computed from the saved input."""
 
-_EITHER: Final = frozenset(
+_ALL_LOSSY: Final = frozenset(
     {
         "relu", "relu_", "relu6", "hardtanh", "hardtanh_", "threshold", "tanh", "sigmoid", "glu",
         "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
@@ -80,7 +80,7 @@ class Call:
         self._args, self._kwargs = args, kwargs
         self._found: list[torch.Tensor] | None = None
         self.coded: list[Entry] = []
-        self.source: tuple[Handle, torch.dtype] | None = None
+        self.source: tuple[SavedView, torch.dtype] | None = None
 
     def arguments_behind_first(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the positional and named arguments without the first one, whose name is ``input``."""
@@ -108,11 +108,11 @@ class Call:
         """True if backward needs only the shape of the input, not its values."""
         return self.name in _POOLING_DIMS
 
-    def windows(self) -> Windows | None:
+    def windows(self) -> PoolingWindows | None:
         """Return the windows of a max-pooling call; None if they are irregular or this is another function."""
         if not self.name.startswith("max_pool"):
             return None
-        return Windows.of_call(_POOLING_DIMS[self.name], self._args, self._kwargs)
+        return PoolingWindows.of_call(_POOLING_DIMS[self.name], self._args, self._kwargs)
 
     def allows_error(self, t: torch.Tensor, *, is_constant: bool) -> bool:
         """True if ``t``, saved for this call, may be decoded with an error.
@@ -127,7 +127,7 @@ class Call:
             return self._has_size_of_first(t) and not self._is_other_argument(t)
         if name == ATTENTION:
             return not is_constant and len(self.tensors) > 2
-        if name not in _EITHER and name not in _PRODUCTS:
+        if name not in _ALL_LOSSY and name not in _PRODUCTS:
             return False
         if is_constant and not any(x.is_leaf and x.requires_grad for x in self.tensors):
             # The constant is a factor of the gradient that flows on, like a weight, and must be exact. If a leaf is

@@ -35,7 +35,7 @@ _EXACT_FOR: Final = (
 )
 """Operators whose saved tensors must be consistent with each other, so none of them may have an error."""
 
-_LOOKS: Final = (
+_VIEWS_AND_COPIES: Final = (
     "view", "transpose", "permute", "getitem", "expand", "reshape", "alias", "select", "slice", "clone", "aten.t.",
     "detach",
 )  # fmt: skip
@@ -182,14 +182,14 @@ def _users_in_backward() -> list[str]:
     saved, backward = context["_node"], context["_bw_graph"]
     inputs = [node for node in backward.find_nodes(op="placeholder") if node.name == saved.name]
     users = [str(user.target) for node in inputs for user in _users(node)]
-    while _is_look(saved) and saved.all_input_nodes:
+    while _is_view_or_copy(saved) and saved.all_input_nodes:
         saved = saved.all_input_nodes[0]
     return [*users, str(saved.target)]
 
 
-def _is_look(node: fx.Node) -> bool:
+def _is_view_or_copy(node: fx.Node) -> bool:
     """True if a node is a view or a copy of another one, or one of its several results."""
-    return any(part in str(node.target) for part in _LOOKS)
+    return any(part in str(node.target) for part in _VIEWS_AND_COPIES)
 
 
 def _users(node: fx.Node) -> list[fx.Node]:
@@ -197,6 +197,6 @@ def _users(node: fx.Node) -> list[fx.Node]:
     found = []
     for user in node.users:
         found.append(user)
-        if _is_look(user):
+        if _is_view_or_copy(user):
             found += _users(user)
     return found

@@ -15,9 +15,9 @@ from tersor.codecs import Codec
 from tersor.errors import SpecError
 from tersor.policy import Similarity, gradient_similarity
 from tersor.sites.activations.balance import (
-    Balanced,
     Gradients,
     Parts,
+    PassFactors,
     Survey,
     checked_parts,
     surveyed_balance,
@@ -113,7 +113,7 @@ class Compression:
         self._window_nbytes = window_nbytes or _LEAST_WINDOW_NBYTES
         self._live = Live()
         self._ledger = Ledger(self._live)
-        self._own = local()
+        self._thread_state = local()
         self._is_paused = self._was_entered = False
         self._probed: NoiseEstimate | None = None
         self._survey: Survey | None = None
@@ -124,9 +124,9 @@ class Compression:
 
     def _regions(self) -> list[Region | None]:
         """Return the regions that this thread has open; None stands for one without effect."""
-        if not hasattr(self._own, "regions"):
-            self._own.regions = []
-        regions: list[Region | None] = self._own.regions
+        if not hasattr(self._thread_state, "regions"):
+            self._thread_state.regions = []
+        regions: list[Region | None] = self._thread_state.regions
         return regions
 
     @untraced
@@ -158,11 +158,11 @@ class Compression:
         regions.append(region)
         return self
 
-    def _balanced(self) -> Balanced | None:
+    def _balanced(self) -> PassFactors | None:
         if self._survey is not None:
             return self._survey.begin_pass()
         balance = self._steering.balance
-        return None if balance is None else Balanced(balance)
+        return None if balance is None else PassFactors(balance)
 
     @untraced
     def __exit__(self, *error: object) -> None:

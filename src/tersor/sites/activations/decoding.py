@@ -16,8 +16,8 @@ import torch
 from tersor.kernels.runtime.device_cache import raw_stream
 from tersor.memory import lacks_memory
 from tersor.sites.activations.entry import Entry
-from tersor.sites.activations.forms import Payloads, restored_together
-from tersor.sites.activations.window import Encoded
+from tersor.sites.activations.forms import WindowPayloads, restored_together
+from tersor.sites.activations.window import PendingPayload
 
 _WINDOWS_AHEAD: Final = 2
 """Limit on values decoded ahead, in window sizes; two kinds of saved tensors alternate in a network."""
@@ -85,10 +85,10 @@ class Decoder:
     def _decoded(self, entry: Entry, stream: int) -> torch.Tensor:
         """Decode an entry and, if memory allows, the entries that backward will probably need next."""
         form = entry.form
-        if isinstance(form, Encoded):
+        if isinstance(form, PendingPayload):
             form.encoding.settle()
             form = entry.form
-        if not isinstance(form, Payloads):
+        if not isinstance(form, WindowPayloads):
             return form.restored()
         before = self._before(form)
         try:
@@ -104,18 +104,18 @@ class Decoder:
             self._ahead[id(one)] = _Decoded(one, values, stream)
         return own
 
-    def _before(self, form: Payloads) -> dict[Entry, Payloads]:
+    def _before(self, form: WindowPayloads) -> dict[Entry, WindowPayloads]:
         """Return the entries encoded just before, with their forms, as many as the limits allow."""
         self._ahead = {key: one for key, one in self._ahead.items() if one.values is not None}
         held = [one.values for one in self._ahead.values()]
         held_nbytes = sum(values.nbytes for values in held if values is not None)
         room_nbytes = min(self._window_nbytes, _WINDOWS_AHEAD * self._window_nbytes - held_nbytes)
         room_nbytes -= form.decoded_nbytes
-        found: dict[Entry, Payloads] = {}
+        found: dict[Entry, WindowPayloads] = {}
         for place in reversed(range(form.place)):
             entry = form.window[place]()
             other = None if entry is None or id(entry) in self._ahead else entry.form
-            if entry is None or not isinstance(other, Payloads):
+            if entry is None or not isinstance(other, WindowPayloads):
                 continue
             room_nbytes -= other.decoded_nbytes
             if room_nbytes < 0:

@@ -61,7 +61,7 @@ class Entry:
         # the memory is freed.
         self._counter = saved.detach()
         if saved.layout is torch.strided:
-            self._counter.data = _nothing(saved.dtype, saved.device)
+            self._counter.data = _no_values(saved.dtype, saved.device)
         self._form, self._ledger, self._restore = form, ledger, restore
         self.is_shared = False
         self.reason, self.original_nbytes = reason, nbytes_of(saved)
@@ -85,7 +85,7 @@ class Entry:
         # the constructor may have raised before it set this
         nbytes = getattr(self, "_held_nbytes", None)
         if nbytes is not None:
-            self._ledger.freed(self.reason, nbytes)
+            self._ledger.subtract_live(self.reason, nbytes)
 
     @property
     def is_unchanged(self) -> bool:
@@ -104,7 +104,7 @@ class Entry:
 
 
 @cache
-def _nothing(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _no_values(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=device)
 
 
@@ -118,7 +118,7 @@ def _check_unchanged(t: torch.Tensor, version: int) -> None:
         )
 
 
-class Kept(NamedTuple):
+class SavedUnchanged(NamedTuple):
     """A tensor saved unchanged, whose lifetime is not counted: a parameter or a small tensor.
 
     Attributes:
@@ -130,7 +130,7 @@ class Kept(NamedTuple):
     version: int
 
     @classmethod
-    def of(cls, t: torch.Tensor) -> Kept:
+    def of(cls, t: torch.Tensor) -> SavedUnchanged:
         """Save a tensor."""
         return cls(t.detach(), t._version)  # noqa: SLF001 - as above
 
@@ -140,7 +140,7 @@ class Kept(NamedTuple):
         return self.values
 
 
-class Handle(NamedTuple):
+class SavedView(NamedTuple):
     """What autograd holds in place of a tensor: an entry, and the tensor's shape and stride over its values.
 
     Without shape and stride, the form of the entry is the tensor itself, not flat values.
@@ -158,7 +158,7 @@ class Handle(NamedTuple):
         return values.as_strided(self.shape, self.stride)
 
 
-class Look(NamedTuple):
+class MemoryLayout(NamedTuple):
     """The memory layout of a tensor: its distinct values in memory order, and its stride over them.
 
     Attributes:
@@ -172,25 +172,25 @@ class Look(NamedTuple):
     key: Hashable
 
 
-def look_at(t: torch.Tensor) -> Look:
+def memory_layout(t: torch.Tensor) -> MemoryLayout:
     """Return the memory layout of a strided tensor."""
     t = t.detach()
     if t.is_contiguous() and not t.is_neg() and not t.is_conj():
         values = t.view(-1)
-        return Look(values, t.stride(), key_of(values))
+        return MemoryLayout(values, t.stride(), key_of(values))
     # store an expanded dimension once
     compact, repeats = _compact(t)
-    is_dense = is_whole(t)
+    is_dense = has_no_gaps(t)
     if not is_dense:
         # keep the order in memory: channels_last stays channels_last
         compact = compact.resolve_conj().resolve_neg().clone(memory_format=torch.preserve_format)
     stride = tuple(0 if k in repeats else step for k, step in enumerate(compact.stride()))
     values = compact.as_strided((compact.numel(),), (1,))
-    return Look(values, stride, key_of(values if is_dense else t))
+    return MemoryLayout(values, stride, key_of(values if is_dense else t))
 
 
-def is_whole(t: torch.Tensor) -> bool:
-    """True if the tensor fills its memory without gaps, so that ``look_at`` makes no copy."""
+def has_no_gaps(t: torch.Tensor) -> bool:
+    """True if the tensor fills its memory without gaps, so that ``memory_layout`` makes no copy."""
     return _is_dense(_compact(t)[0]) and not t.is_neg() and not t.is_conj()
 
 
@@ -264,12 +264,12 @@ class Entries:
         return len(self._known)
 
 
-def storage_place(t: torch.Tensor) -> int:
+def storage_id(t: torch.Tensor) -> int:
     """Return the address of a tensor's storage object, which is unique among live storages."""
     return int(t.untyped_storage()._cdata)  # noqa: SLF001 - no public way
 
 
-def own_uses(t: torch.Tensor) -> int:
+def num_own_references(t: torch.Tensor) -> int:
     """Return how many references to its storage a tensor accounts for: its own, and that of the base of a view."""
     return 1 + (t._base is not None)  # noqa: SLF001 - no public way
 
@@ -278,5 +278,5 @@ def is_held_elsewhere(t: torch.Tensor, num_own: int | None = None) -> bool:
     """True if the storage of ``t`` has more references than ``num_own``, by default those of ``t`` itself."""
     storage: Any = t.untyped_storage()
     # ``storage`` itself is one more reference
-    most = 1 + (own_uses(t) if num_own is None else num_own)
+    most = 1 + (num_own_references(t) if num_own is None else num_own)
     return int(torch._C._storage_Use_Count(storage._cdata)) > most  # noqa: SLF001 - nobody else knows

@@ -63,7 +63,7 @@ def nbytes_of(t: torch.Tensor) -> int:
     return sum(part.nbytes for part in dense_parts(t))
 
 
-class Whole(NamedTuple):
+class Unchanged(NamedTuple):
     """The values unchanged, in memory that others may share."""
 
     values: torch.Tensor
@@ -78,7 +78,7 @@ class Whole(NamedTuple):
         return self.values
 
 
-class Blank(NamedTuple):
+class NoValues(NamedTuple):
     """No values: backward reads only their number, dtype and device."""
 
     numel: int
@@ -112,7 +112,7 @@ class PackedForm(NamedTuple):
         return self.packed.codec.unpack(self.packed)
 
 
-class Payloads(NamedTuple):
+class WindowPayloads(NamedTuple):
     """Payloads of consecutive parts of one tensor, encoded on a GPU as part of a window.
 
     Attributes:
@@ -132,7 +132,7 @@ class Payloads(NamedTuple):
     numels: tuple[int, ...]
     dtype: torch.dtype
     stream: Any
-    is_checked: bool
+    needs_check: bool
     window: Sequence[Callable[[], Any]] = ()
     place: int = 0
 
@@ -151,7 +151,7 @@ class Payloads(NamedTuple):
         return restored_together([self])[0]
 
 
-def restored_together(forms: Sequence[Payloads]) -> list[torch.Tensor]:
+def restored_together(forms: Sequence[WindowPayloads]) -> list[torch.Tensor]:
     """Decode forms of one window as one list on the current stream; each result has memory of its own."""
     first, device = forms[0], forms[0].parts[0].device
     parts = [part for form in forms for part in form.parts]
@@ -166,12 +166,12 @@ def restored_together(forms: Sequence[Payloads]) -> list[torch.Tensor]:
         out for values, form in zip(found, forms, strict=True) for out in values.split(form.numels)
     ]
     undecoded = first.codec.decode(EncodedList.apart(parts), outs)
-    if any(form.is_checked for form in forms):
+    if any(form.needs_check for form in forms):
         finish_decoding(undecoded, parts, outs)
     return found
 
 
-class Fields(NamedTuple):
+class BitFields(NamedTuple):
     """Non-negative integers, stored exactly in bit fields wide enough for a known largest value.
 
     The values are not inspected, so packing waits for no device; codec ``lossless`` does inspect them.
@@ -189,7 +189,7 @@ class Fields(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, values: torch.Tensor, largest: int) -> Fields:
+    def of(cls, values: torch.Tensor, largest: int) -> BitFields:
         """Pack flat values from 0 to ``largest``, which is below 2**31."""
         width = largest.bit_length()
         parts = values.split(_fields_per_call(values))
@@ -213,14 +213,14 @@ def _fields_per_call(values: torch.Tensor) -> int:
     return _FIELDS_PER_GPU_CALL if values.is_cuda else _VALUES_PER_CALL
 
 
-def exact_form(values: torch.Tensor) -> Fields | PackedForm | None:
+def exact_form(values: torch.Tensor) -> BitFields | PackedForm | None:
     """Return a smaller exact form of flat values, or None if it would save too little (``_LEAST_RATIOS``).
 
     It suits masks, integers, and floats that are mostly zero or have only two values. On a GPU it is None for every
     dtype but bool, because inspecting the values would wait for the device.
     """
     if values.dtype == torch.bool:
-        return Fields.of(values, 1)
+        return BitFields.of(values, 1)
     if values.device.type != "cpu" or not values.numel() or not _LOSSLESS.supports(values.dtype):
         return None
     is_integer = not (values.dtype.is_floating_point or values.dtype.is_complex)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-_LOOKS: Final = frozenset(
+_VIEWS_AND_COPIES: Final = frozenset(
     {
         "View", "Transpose", "T", "Permute", "Expand", "Reshape", "ReshapeAlias", "UnsafeView",
         "Unsqueeze", "Squeeze", "Select", "Slice", "ToCopy", "Clone", "AsStrided", "Alias", "Split",
@@ -41,7 +41,7 @@ def origin_of(t: torch.Tensor) -> str:
     node: Any = t.grad_fn
     while node is not None:
         name = _short(node.name())
-        if name not in _LOOKS:
+        if name not in _VIEWS_AND_COPIES:
             return name
         following = node.next_functions
         node = following[0][0] if following else None

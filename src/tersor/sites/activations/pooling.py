@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from tersor.sites.activations.forms import Fields
+from tersor.sites.activations.forms import BitFields
 
 _ARGUMENTS: Final = ("input", "kernel_size", "stride", "padding", "dilation")
 _INDICES_PER_CALL: Final = 1 << 20
@@ -18,7 +18,7 @@ _INDICES_PER_GPU_CALL: Final = 1 << 24
 """Chunk size on a GPU: calls on a million indices took the host of an H200 longer than the device."""
 
 
-class Windows(NamedTuple):
+class PoolingWindows(NamedTuple):
     """The windows of a pooling over its input, per dimension.
 
     Attributes:
@@ -38,7 +38,7 @@ class Windows(NamedTuple):
     @classmethod
     def of_call(
         cls, num_dims: int, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Windows | None:
+    ) -> PoolingWindows | None:
         """Return the windows of a max-pooling call; None if its arguments are not understood or irregular.
 
         Args:
@@ -120,13 +120,13 @@ class PoolIndices(NamedTuple):
         permutation: dimensions of the indices, outermost in memory first.
     """
 
-    places: Fields
+    places: BitFields
     shape: tuple[int, ...]
-    windows: Windows
+    windows: PoolingWindows
     permutation: tuple[int, ...]
 
     @classmethod
-    def of(cls, indices: torch.Tensor, windows: Windows) -> PoolIndices | None:
+    def of(cls, indices: torch.Tensor, windows: PoolingWindows) -> PoolIndices | None:
         """Return the form of dense int64 ``indices``; None for windows of more than 65536 positions."""
         if windows.num_places > 2**16 or indices.dim() < len(windows.extent):
             return None
@@ -134,7 +134,7 @@ class PoolIndices(NamedTuple):
         parts = [windows.places(part) for part in _parts(indices)]
         places = torch.cat(parts)
         flat = places.permute(permutation).reshape(-1)
-        fields = Fields.of(flat, windows.num_places - 1)
+        fields = BitFields.of(flat, windows.num_places - 1)
         return cls(fields, tuple(indices.shape), windows, permutation)
 
     @property

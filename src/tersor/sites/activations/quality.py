@@ -138,7 +138,7 @@ class Quality:
         """Id of the codec."""
         return self._prototype.codec_id
 
-    def usable(self, factor: float) -> float:
+    def clipped_factor(self, factor: float) -> float:
         """Return a factor of a balance, reduced if it would exceed the coarsest level of a controller."""
         if self.level is None or factor <= 1.0:
             return factor

@@ -15,18 +15,18 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tersor.sites.activations.calls import Call
-from tersor.sites.activations.entry import Entry, Handle, Look, look_at
+from tersor.sites.activations.entry import Entry, MemoryLayout, SavedView, memory_layout
 from tersor.sites.activations.origin import is_cast_of
 
 RECOMPUTED: Final = frozenset(
     {"gelu", "silu", "mish", "hardswish", "leaky_relu", "layer_norm", "rms_norm"}
 )
 """Functions that save their input and are deterministic bit for bit. Norms recompute their statistics."""
-_MOST_WEIGHTS: Final = 16
+_MIN_OUTPUT_PER_WEIGHT: Final = 16
 """The weights of a norm are copied, which pays only if they are smaller than the output by this factor."""
 
 
-class _Making(NamedTuple):
+class _Function(NamedTuple):
     """A function and its arguments other than the input, to compute an output again.
 
     Attributes:
@@ -40,7 +40,7 @@ class _Making(NamedTuple):
     kwargs: Mapping[str, Any]
 
     @classmethod
-    def of_call(cls, func: Callable[..., torch.Tensor], call: Call) -> _Making:
+    def of_call(cls, func: Callable[..., torch.Tensor], call: Call) -> _Function:
         """Record a call with copies of its weights, which ``fully_shard`` may free before backward.
 
         If autocast cast the input, the copies get the dtype of the cast, as autocast gave it to the function.
@@ -62,7 +62,7 @@ class _Making(NamedTuple):
         given = [*self.args, *self.kwargs.values()]
         return sum(x.nbytes for x in given if isinstance(x, torch.Tensor))
 
-    def again(self, source: torch.Tensor) -> torch.Tensor:
+    def apply(self, source: torch.Tensor) -> torch.Tensor:
         """Apply the function to ``source``."""
         with torch.no_grad():
             return self.func(source, *self.args, **self.kwargs)
@@ -77,8 +77,8 @@ class Recomputed(NamedTuple):
         dtype: dtype of the values; autocast may have saved the output in another dtype.
     """
 
-    source: Handle
-    making: _Making
+    source: SavedView
+    making: _Function
     dtype: torch.dtype
 
     @property
@@ -88,10 +88,10 @@ class Recomputed(NamedTuple):
 
     def restored(self) -> torch.Tensor:
         """Return the values, flat, computed from the decoded input."""
-        return look_at(self.making.again(self.source.unpack()).to(self.dtype)).values
+        return memory_layout(self.making.apply(self.source.unpack()).to(self.dtype)).values
 
 
-def saves_input(t: torch.Tensor, look: Look, call: Call) -> bool:
+def saves_input(t: torch.Tensor, look: MemoryLayout, call: Call) -> bool:
     """True if ``t`` is the input, or autocast's copy of the input, of a call whose output can be recomputed.
 
     ``look`` is the memory layout of ``t``.
@@ -99,7 +99,7 @@ def saves_input(t: torch.Tensor, look: Look, call: Call) -> bool:
     if call.name not in RECOMPUTED or not call.tensors:
         return False
     given = call.tensors[0]
-    return is_cast_of(t, given) or look_at(given).key == look.key
+    return is_cast_of(t, given) or memory_layout(given).key == look.key
 
 
 class _Output(NamedTuple):
@@ -108,7 +108,7 @@ class _Output(NamedTuple):
     source: ReferenceType[Entry]
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    making: _Making
+    making: _Function
     storage: StorageWeakRef
 
 
@@ -128,21 +128,21 @@ class Outputs:
         is_new = call.tensors[0].untyped_storage().data_ptr() != out.untyped_storage().data_ptr()
         if not is_new or shape != tuple(out.shape) or stride != out.stride():
             return
-        making = _Making.of_call(func, call)
-        if making.nbytes * _MOST_WEIGHTS <= out.nbytes:
+        making = _Function.of_call(func, call)
+        if making.nbytes * _MIN_OUTPUT_PER_WEIGHT <= out.nbytes:
             storage = StorageWeakRef(out.untyped_storage())
             made = _Output(ref(entry), shape, stride, making, storage)
-            self._known[look_at(out).key] = made
+            self._known[memory_layout(out).key] = made
 
-    def find(self, t: torch.Tensor, look: Look, call: Call | None) -> Recomputed | None:
+    def find(self, t: torch.Tensor, look: MemoryLayout, call: Call | None) -> Recomputed | None:
         """Return how to recompute ``t``, saved for ``call``; None unless it is a registered output or its cast."""
         found = self._known.get(look.key)
         if found is None and call is not None and call.tensors and is_cast_of(t, call.tensors[0]):
-            found = self._known.get(look_at(call.tensors[0]).key)
+            found = self._known.get(memory_layout(call.tensors[0]).key)
         entry = None if found is None else found.source()
         if found is None or entry is None or found.storage.expired():
             return None
-        return Recomputed(Handle(entry, found.shape, found.stride), found.making, t.dtype)
+        return Recomputed(SavedView(entry, found.shape, found.stride), found.making, t.dtype)
 
     def clear(self) -> None:
         """Remove all outputs."""

@@ -10,23 +10,23 @@ from torch.nn import functional
 
 from tersor.codecs import Codec
 from tersor.sites.activations.attention import recomputed_attention
-from tersor.sites.activations.balance import Balanced
+from tersor.sites.activations.balance import PassFactors
 from tersor.sites.activations.calls import DROPOUTS, WEIGHTED, Call
 from tersor.sites.activations.decoding import Decoder
 from tersor.sites.activations.entry import (
     Entries,
     Entry,
-    Handle,
-    Kept,
-    Look,
-    is_whole,
+    MemoryLayout,
+    SavedUnchanged,
+    SavedView,
+    has_no_gaps,
     key_of,
-    look_at,
+    memory_layout,
 )
 from tersor.sites.activations.forms import (
-    Blank,
     Form,
-    Whole,
+    NoValues,
+    Unchanged,
     dense_parts,
     exact_form,
     nbytes_of,
@@ -35,12 +35,12 @@ from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, s
 from tersor.sites.activations.pooling import PoolIndices
 from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.recomputing import Outputs, saves_input
-from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
-from tersor.sites.activations.until_end import UntilEnd, decided
-from tersor.sites.activations.watching import Watch, untraced
-from tersor.sites.activations.window import Windows, mean_square
+from tersor.sites.activations.report import HELD_BY_OTHERS, PARAMETERS, Ledger
+from tersor.sites.activations.until_end import PendingEntry, decided
+from tersor.sites.activations.watching import CallMode, untraced
+from tersor.sites.activations.window import EncodingWindows, mean_square
 
-Held = Handle | Kept
+SavedTensor = SavedView | SavedUnchanged
 """What autograd holds in place of a tensor."""
 
 INTEGERS: Final = "exact: integers"
@@ -60,7 +60,7 @@ class Observer(Protocol):
 
 
 @untraced
-def _unpack(held: Held) -> torch.Tensor:
+def _unpack(held: SavedTensor) -> torch.Tensor:
     return held.unpack()
 
 
@@ -75,7 +75,7 @@ class Region:
         window_nbytes: int,
         min_nbytes: int,
         observer: Observer | None = None,
-        balanced: Balanced | None = None,
+        balanced: PassFactors | None = None,
     ) -> None:
         """Create the hooks without installing them.
 
@@ -92,14 +92,14 @@ class Region:
         self._min_nbytes = min_nbytes
         self._entries, self._outputs = Entries(), Outputs()
         self._decoder = Decoder(window_nbytes)
-        self._windows = Windows(window_nbytes, measures=observer is not None)
-        self._until_end: list[UntilEnd] = []
+        self._windows = EncodingWindows(window_nbytes, measures=observer is not None)
+        self._until_end: list[PendingEntry] = []
         self._call: Call | None = None
         self.rules: list[Rule] = []
         # one bound method, so that ``is_innermost`` can compare identities
         self._pack_hook = self._pack
         self._hooks = saved_tensors_hooks(self._pack_hook, _unpack)
-        self._watch: Any = Watch(self)
+        self._watch: Any = CallMode(self)
 
     def __enter__(self) -> Self:
         """Install the hooks.
@@ -148,15 +148,15 @@ class Region:
             self._call = outer
 
     @untraced
-    def _pack(self, t: torch.Tensor) -> Held:
+    def _pack(self, t: torch.Tensor) -> SavedTensor:
         """Return what autograd holds in place of ``t``: the pack hook."""
         if t.layout is not torch.strided or type(t) not in _PLAIN:
             return self._keep_layout(t)
         origin, nbytes = origin_of(t), t.nbytes
         if origin == PARAMETER:
             # its memory exists anyway
-            self._ledger.keep(PARAMETERS, nbytes, nbytes)
-            return Kept.of(t)
+            self._ledger.count(PARAMETERS, nbytes, nbytes)
+            return SavedUnchanged.of(t)
         if nbytes < self._min_nbytes:
             return self._keep_small(t)
         handle = self._pack_special(t, origin)
@@ -168,7 +168,7 @@ class Region:
         # the caller may hold the memory of constants anyway: features, the matrix of a graph
         return self._keep(t, reason, waits=not origin or reason == INTEGERS)
 
-    def _pack_special(self, t: torch.Tensor, origin: str) -> Handle | None:
+    def _pack_special(self, t: torch.Tensor, origin: str) -> SavedView | None:
         """Return a handle if ``t`` has an exact form of its own, as for pooling and masks; else None."""
         call = self._call
         if call is not None and call.is_pooling and (handle := self._pack_pooling(t, call)):
@@ -196,7 +196,7 @@ class Region:
 
     def _keep(
         self, t: torch.Tensor, reason: str, *, waits: bool = False, codec: Codec | None = None
-    ) -> Handle:
+    ) -> SavedView:
         """Save a tensor unchanged; if it ``waits``, decide on its form at the end of the pass.
 
         Args:
@@ -205,47 +205,47 @@ class Region:
             waits: True if others may turn out to hold the memory, which is known at the end only.
             codec: codec to encode it with at the end if they do not; None if it must stay exact.
         """
-        if not is_whole(t):
+        if not has_no_gaps(t):
             return self._keep_view(t, reason, waits)
-        look = look_at(t)
+        look = memory_layout(t)
         entry = self._known(look.key, "exact", t)
         if entry is None:
-            entry = Entry(t, Whole(look.values), reason, self._ledger)
+            entry = Entry(t, Unchanged(look.values), reason, self._ledger)
             self._entries.add((look.key, "exact"), entry, t)
             if waits:
-                self._until_end.append(UntilEnd.of(entry, t, codec))
-        return Handle(entry, tuple(t.shape), look.stride)
+                self._until_end.append(PendingEntry.of(entry, t, codec))
+        return SavedView(entry, tuple(t.shape), look.stride)
 
-    def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> Handle:
+    def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> SavedView:
         """Save a tensor with gaps, such as a slice, as a view of its memory; only once if it is saved again."""
         key = key_of(t), t.is_conj(), t.is_neg()
         entry = self._known(key, "view", t)
         if entry is None:
-            entry = Entry(t, Whole(t.detach()), reason, self._ledger)
+            entry = Entry(t, Unchanged(t.detach()), reason, self._ledger)
             self._entries.add((key, "view"), entry, t)
             if waits:
-                self._until_end.append(UntilEnd.of(entry, t, stays=True))
-        return Handle(entry)
+                self._until_end.append(PendingEntry.of(entry, t, stays=True))
+        return SavedView(entry)
 
-    def _keep_layout(self, t: torch.Tensor) -> Handle:
+    def _keep_layout(self, t: torch.Tensor) -> SavedView:
         """Save a sparse tensor or one of a subclass unchanged; a sparse one only once."""
         parts = dense_parts(t) if type(t) in _PLAIN else []
         if not parts:
-            return Handle(Entry(t, Whole(t.detach()), "exact: layout", self._ledger))
-        key = t.layout, tuple(t.shape), tuple(look_at(part).key for part in parts)
+            return SavedView(Entry(t, Unchanged(t.detach()), "exact: layout", self._ledger))
+        key = t.layout, tuple(t.shape), tuple(memory_layout(part).key for part in parts)
         entry = self._known(key, "exact", t)
         if entry is None:
-            entry = Entry(t, Whole(t.detach()), "exact: layout", self._ledger)
+            entry = Entry(t, Unchanged(t.detach()), "exact: layout", self._ledger)
             self._entries.add((key, "exact"), entry, parts[-1])
-            self._until_end.append(UntilEnd.of(entry, t, stays=True))
-        return Handle(entry)
+            self._until_end.append(PendingEntry.of(entry, t, stays=True))
+        return SavedView(entry)
 
-    def _keep_small(self, t: torch.Tensor) -> Held:
+    def _keep_small(self, t: torch.Tensor) -> SavedTensor:
         storage_nbytes = t.untyped_storage().nbytes()
         if storage_nbytes > _SHARED_STORAGE_FACTOR * max(t.nbytes, self._min_nbytes):
-            return Handle(Entry(t, Whole(t.detach().clone()), SMALL, self._ledger))
-        self._ledger.keep(SMALL, t.nbytes, t.nbytes)
-        return Kept.of(t)
+            return SavedView(Entry(t, Unchanged(t.detach().clone()), SMALL, self._ledger))
+        self._ledger.count(SMALL, t.nbytes, t.nbytes)
+        return SavedUnchanged.of(t)
 
     def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
         entry = self._entries.find((key, kind))
@@ -254,28 +254,30 @@ class Region:
             self._ledger.duplicate(nbytes_of(t))
         return entry
 
-    def _pack_pooling(self, t: torch.Tensor, call: Call) -> Handle | None:
+    def _pack_pooling(self, t: torch.Tensor, call: Call) -> SavedView | None:
         """Save no values of an input, and indices as places in their windows; None if neither is possible."""
-        look = look_at(t)
+        look = memory_layout(t)
         form: Form | None = None
         if t.is_floating_point():
-            form = Blank(look.values.numel(), t.dtype, t.device)
+            form = NoValues(look.values.numel(), t.dtype, t.device)
             entry = Entry(t, form, "pooling input", self._ledger)
             if self._known(look.key, "lossy", t) or self._known(look.key, "exact", t):
                 # counted already: autograd would hold it once
-                self._ledger.count_less(entry)
-            return Handle(entry, tuple(t.shape), look.stride)
+                self._ledger.drop_original_bytes(entry)
+            return SavedView(entry, tuple(t.shape), look.stride)
         windows = call.windows()
         if windows is not None and t.dtype == torch.int64:
             dense = look.values.as_strided(t.shape, look.stride)
             form = PoolIndices.of(dense, windows)
         if form is None:
             return None
-        return Handle(Entry(t, form, "pooling indices", self._ledger), tuple(t.shape), look.stride)
+        return SavedView(
+            Entry(t, form, "pooling indices", self._ledger), tuple(t.shape), look.stride
+        )
 
-    def _pack_mask(self, t: torch.Tensor) -> Handle:
+    def _pack_mask(self, t: torch.Tensor) -> SavedView:
         """Save a mask in one bit per value if it has such a form, else unchanged."""
-        look = look_at(t)
+        look = memory_layout(t)
         entry = self._known(look.key, "exact", t)
         if entry is None:
             form = exact_form(look.values)
@@ -283,21 +285,21 @@ class Region:
                 return self._keep(t, "exact: mask")
             entry = Entry(t, form, "masks", self._ledger)
             self._entries.add((look.key, "exact"), entry, t)
-        return Handle(entry, tuple(t.shape), look.stride)
+        return SavedView(entry, tuple(t.shape), look.stride)
 
-    def _pack_lossy(self, t: torch.Tensor, origin: str) -> Handle:
+    def _pack_lossy(self, t: torch.Tensor, origin: str) -> SavedView:
         """Encode a tensor; a constant, which others may hold, only at the end of the pass."""
         if not origin:
             # zeros of features carry information, like those behind a ReLU
             is_survey = self._balanced is not None and self._balanced.is_survey
             codec = None if is_survey else self._codec(has_zeros=True)
             return self._keep(t, "exact: input", waits=True, codec=codec)
-        look = look_at(t)
+        look = memory_layout(t)
         entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
         if entry is None:
             entry = self._recomputed(t, look) or self._encoded(t, look, makes_zeros(origin))
             self._entries.add((look.key, "lossy"), entry, t)
-        handle, call = Handle(entry, tuple(t.shape), look.stride), self._call
+        handle, call = SavedView(entry, tuple(t.shape), look.stride), self._call
         if call is not None:
             call.coded.append(entry)
             if call.source is None and saves_input(t, look, call):
@@ -312,7 +314,7 @@ class Region:
         """
         return not self.rules and not self._codec().takes_bound()
 
-    def _recomputed(self, t: torch.Tensor, look: Look) -> Entry | None:
+    def _recomputed(self, t: torch.Tensor, look: MemoryLayout) -> Entry | None:
         """Return an entry that holds no memory; None if the values cannot be recomputed from a saved input."""
         form = self._outputs.find(t, look, self._call) if self._recomputes else None
         if form is None:
@@ -326,21 +328,21 @@ class Region:
             entry.mse = mean_square(form.restored(), look.values)
         return entry
 
-    def _encoded(self, t: torch.Tensor, look: Look, has_zeros: bool) -> Entry:
+    def _encoded(self, t: torch.Tensor, look: MemoryLayout, has_zeros: bool) -> Entry:
         factor = 1.0 if self._balanced is None else self._factor(self._balanced, t)
         if factor is None:
-            return Entry(t, Whole(look.values), "exact: survey", self._ledger)
-        entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._decoder.values_of)
+            return Entry(t, Unchanged(look.values), "exact: survey", self._ledger)
+        entry = Entry(t, Unchanged(look.values), "waiting", self._ledger, self._decoder.values_of)
         self._encode(entry, look.values, self._codec(has_zeros=has_zeros, factor=factor))
         return entry
 
-    def _factor(self, balanced: Balanced, t: torch.Tensor) -> float | None:
+    def _factor(self, balanced: PassFactors, t: torch.Tensor) -> float | None:
         """Return the factor of the level at which ``t`` is encoded; None if it must stay exact."""
         if self.rules and isinstance(self.rules[-1], Codec):
             # a codec given by a rule has no level to multiply
             return None if balanced.is_survey else 1.0
         found = balanced.factor("" if self._call is None else self._call.name, t.numel())
-        return None if found is None else self._quality.usable(found)
+        return None if found is None else self._quality.clipped_factor(found)
 
     def _codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
         rule = self.rules[-1] if self.rules else 1.0
@@ -358,10 +360,10 @@ class Region:
         """Decide on constants and integers, depending on whether others hold them, and flush the windows."""
         for plan in self._until_end:
             if plan.outlived_its_entry:
-                self._ledger.move(plan.reason, ELSEWHERE, plan.nbytes)
+                self._ledger.move(plan.reason, HELD_BY_OTHERS, plan.nbytes)
         for plan, entry, is_held_elsewhere in decided(self._until_end):
             if is_held_elsewhere:
-                entry.replace(entry.form, ELSEWHERE)
+                entry.replace(entry.form, HELD_BY_OTHERS)
             elif not plan.stays:
                 self._shrink(entry, entry.form.restored(), plan.codec)
         self._windows.flush()

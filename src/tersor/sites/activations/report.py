@@ -9,8 +9,8 @@ from typing import Any, Final
 from tersor.policy import Similarity
 
 PARAMETERS: Final = "parameters"
-ELSEWHERE: Final = "held by others"
-_FREE: Final = (PARAMETERS, ELSEWHERE)
+HELD_BY_OTHERS: Final = "held by others"
+_FREE: Final = (PARAMETERS, HELD_BY_OTHERS)
 """Forms whose memory exists anyway, so they do not count as held."""
 
 
@@ -70,10 +70,10 @@ class Ledger:
     def hold(self, entry: Any, nbytes: int) -> None:
         """Count an entry under its reason, and its memory as live."""
         with self._live.lock:
-            self.keep(entry.reason, entry.original_nbytes, nbytes)
+            self.count(entry.reason, entry.original_nbytes, nbytes)
             self._live.nbytes += nbytes if is_costly(entry.reason) else 0
 
-    def keep(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
+    def count(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
         """Count a tensor, but not as live memory; alone for tensors whose release is not observed."""
         tally = self.forms.get(reason)
         if tally is None:
@@ -86,13 +86,13 @@ class Ledger:
         """Undo ``hold`` for an entry that changes its form."""
         with self._live.lock:
             self._drop(entry.reason, entry.original_nbytes, nbytes)
-            self.freed(entry.reason, nbytes)
+            self.subtract_live(entry.reason, nbytes)
 
     def move(self, reason: str, to: str, nbytes: int) -> None:
         """Count a freed tensor that was saved unchanged under another reason."""
         with self._live.lock:
             self._drop(reason, nbytes, nbytes)
-            self.keep(to, nbytes, nbytes)
+            self.count(to, nbytes, nbytes)
 
     def _drop(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
         tally = self.forms[reason]
@@ -102,13 +102,13 @@ class Ledger:
         if not tally.num_tensors:
             del self.forms[reason]
 
-    def count_less(self, entry: Any) -> None:
+    def drop_original_bytes(self, entry: Any) -> None:
         """Remove an entry's original bytes, because another entry counts them."""
         with self._live.lock:
             self.forms[entry.reason].original_nbytes -= entry.original_nbytes
             entry.original_nbytes = 0
 
-    def freed(self, reason: str, nbytes: int) -> None:
+    def subtract_live(self, reason: str, nbytes: int) -> None:
         """Subtract the memory of an entry from the live bytes; the step's tallies keep it."""
         with self._live.lock:
             self._live.nbytes -= nbytes if is_costly(reason) else 0

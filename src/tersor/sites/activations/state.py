@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tersor.errors import SpecError
 from tersor.policy import Similarity
-from tersor.sites.activations.balance import Balance
+from tersor.sites.activations.balance import LevelFactors
 
 
 class State(NamedTuple):
@@ -30,7 +30,7 @@ class State(NamedTuple):
     similarity: Similarity | None
     similarity_level: float | None
     is_predicted: bool
-    balance: Balance | None
+    balance: LevelFactors | None
 
     def to_dict(self, origin: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON form, together with ``origin``, the options that the state belongs to."""
@@ -63,7 +63,7 @@ class State(NamedTuple):
                 similarity=None if similarity is None else Similarity(*map(float, similarity)),
                 similarity_level=_level(state.get("similarity_level")),
                 is_predicted=bool(state["is_predicted"]),
-                balance=None if balance is None else Balance.from_config(balance),
+                balance=None if balance is None else LevelFactors.from_config(balance),
             )
         except (AttributeError, KeyError, SpecError, TypeError, ValueError) as error:
             raise SpecError("this is no state of a compression; state_dict() makes one") from error

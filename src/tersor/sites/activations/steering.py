@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from tersor.policy import BudgetController, ScoreController, Similarity
-from tersor.sites.activations.balance import Balance
+from tersor.sites.activations.balance import LevelFactors
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.quality import Quality
 from tersor.sites.activations.report import Ledger
@@ -33,7 +33,7 @@ class Steering:
     def __init__(self, quality: Quality, every: int) -> None:
         """Start without a measurement; one of ``every`` passes predicts a score."""
         self.quality, self._every = quality, every
-        self.balance: Balance | None = None
+        self.balance: LevelFactors | None = None
         self.similarity: Similarity | None = None
         self.similarity_level: float | None = None
         self.is_predicted = self._has_warned = False

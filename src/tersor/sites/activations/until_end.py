@@ -14,10 +14,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tersor.codecs import Codec
-from tersor.sites.activations.entry import Entry, is_held_elsewhere, own_uses, storage_place
+from tersor.sites.activations.entry import Entry, is_held_elsewhere, num_own_references, storage_id
 
 
-class UntilEnd(NamedTuple):
+class PendingEntry(NamedTuple):
     """A postponed decision: what to do with an entry if nobody else holds its memory at the end of the pass.
 
     Attributes:
@@ -41,7 +41,7 @@ class UntilEnd(NamedTuple):
     @classmethod
     def of(
         cls, entry: Entry, t: torch.Tensor, codec: Codec | None = None, *, stays: bool = False
-    ) -> UntilEnd:
+    ) -> PendingEntry:
         """Postpone the decision on an entry of ``t``."""
         is_dense = t.layout is torch.strided
         storage = StorageWeakRef(t.untyped_storage()) if is_dense else None
@@ -58,7 +58,7 @@ class UntilEnd(NamedTuple):
         return self.saved is not None and self.saved() is not None
 
 
-def decided(plans: Sequence[UntilEnd]) -> Iterator[tuple[UntilEnd, Entry, bool]]:
+def decided(plans: Sequence[PendingEntry]) -> Iterator[tuple[PendingEntry, Entry, bool]]:
     """Yield each plan whose entry is alive and unchanged, that entry, and True if others hold its memory.
 
     Entries that share a storage, such as slices of one tensor, do not count as others. All decisions are made before
@@ -69,7 +69,7 @@ def decided(plans: Sequence[UntilEnd]) -> Iterator[tuple[UntilEnd, Entry, bool]]
         entry = plan.entry()
         if entry is not None and plan.saved is None:
             values = entry.form.restored()
-            uses[storage_place(values)] += own_uses(values)
+            uses[storage_id(values)] += num_own_references(values)
     found = [_is_held_elsewhere(plan, uses) for plan in plans]
     for plan, is_held in zip(plans, found, strict=True):
         entry = plan.entry()
@@ -77,11 +77,11 @@ def decided(plans: Sequence[UntilEnd]) -> Iterator[tuple[UntilEnd, Entry, bool]]
             yield plan, entry, is_held
 
 
-def _is_held_elsewhere(plan: UntilEnd, uses: Counter[int]) -> bool:
+def _is_held_elsewhere(plan: PendingEntry, uses: Counter[int]) -> bool:
     if plan.saved is not None:
         return plan.saved() is not None
     entry = plan.entry()
     if entry is None:
         return False
     values = entry.form.restored()
-    return is_held_elsewhere(values, uses[storage_place(values)])
+    return is_held_elsewhere(values, uses[storage_id(values)])

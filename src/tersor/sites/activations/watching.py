@@ -33,7 +33,7 @@ def untraced(function: _F) -> _F:
     return cast("_F", call)
 
 
-class Watched(Protocol):
+class CallReceiver(Protocol):
     """Receives every torch function call."""
 
     @property
@@ -60,10 +60,10 @@ SEEN_THROUGH: Final = {
 """Functions that a mode would intercept as a whole, although they consist of others, and their open copies."""
 
 
-class Watch(TorchFunctionMode):
+class CallMode(TorchFunctionMode):
     """Passes every call of a torch function to a region."""
 
-    def __init__(self, region: Watched) -> None:
+    def __init__(self, region: CallReceiver) -> None:
         """Take the region to pass calls to."""
         super().__init__()
         self._region = region

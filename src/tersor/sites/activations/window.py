@@ -34,10 +34,10 @@ from tersor.raw_bytes import padded
 from tersor.sites.activations.entry import Entry
 from tersor.sites.activations.forms import (
     RETURN_FROM_NBYTES,
-    Blank,
+    NoValues,
     PackedForm,
-    Payloads,
-    Whole,
+    Unchanged,
+    WindowPayloads,
 )
 from tersor.types import TensorInfo
 
@@ -47,10 +47,10 @@ _CPU_CHUNK_VALUES: Final = 1 << 18
 _LARGE_NBYTES: Final = 256 << 20
 """For a larger tensor, if also larger than the window, the host waits for the size: 0.2 ms on an H200, which takes 2
 to encode it."""
-_WINDOWS_LATE: Final = 2
+_MAX_UNSETTLED_LISTS: Final = 2
 """Encoded lists whose sizes may be outstanding. With one, the host waited 25 ms for sizes in the forward pass of GPT
 125M, under a profiler."""
-_WAITING_WINDOWS: Final = 2
+_MAX_WAITING_WINDOWS: Final = 2
 """Limit on all waiting tensors of all codecs and dtypes together, in window sizes."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
 NO_MEMORY: Final = "exact: no memory to encode"
@@ -68,7 +68,7 @@ class Window:
         self,
         limit_nbytes: int,
         codec: Codec,
-        unsettled: deque[_Encoding] | None = None,
+        unsettled: deque[_EncodedList] | None = None,
         *,
         measures: bool = False,
     ) -> None:
@@ -83,11 +83,11 @@ class Window:
         self._limit_nbytes, self._codec, self._measures = limit_nbytes, codec, measures
         self._waiting: list[ReferenceType[Entry]] = []
         self.waiting_nbytes = self._encoded_nbytes = 0
-        self._unsettled: deque[_Encoding] = deque() if unsettled is None else unsettled
+        self._unsettled: deque[_EncodedList] = deque() if unsettled is None else unsettled
         self._stream: Any = None
 
     def add(self, entry: Entry, values: torch.Tensor) -> None:
-        """Add an entry whose form is ``Whole(values)``, with flat values; on a CPU it is encoded at once."""
+        """Add an entry whose form is ``Unchanged(values)``, with flat values; on a CPU it is encoded at once."""
         if not runs_on_gpu([values]):
             self._encode_now(entry, values)
             return
@@ -109,7 +109,7 @@ class Window:
         except (MemoryError, RuntimeError) as error:
             _keep_if_no_memory(error, [entry])
             return
-        entry.replace(PackedForm(_apart(packed)), codec.codec_id)
+        entry.replace(PackedForm(_in_own_mapping(packed)), codec.codec_id)
         self._encoded_nbytes += values.nbytes
         if self._encoded_nbytes >= RETURN_FROM_NBYTES:
             # the tensors encoded before this one are freed by now
@@ -118,7 +118,7 @@ class Window:
 
     def flush(self) -> None:
         """Encode the waiting entries and settle older lists; waits only for those, or for a very large tensor."""
-        settle_oldest(self._unsettled, _WINDOWS_LATE - 1)
+        settle_oldest(self._unsettled, _MAX_UNSETTLED_LISTS - 1)
         waiting, self._waiting, self.waiting_nbytes = self._waiting, [], 0
         encodable = []
         for entry in (found for one in waiting if (found := one()) is not None):
@@ -127,30 +127,32 @@ class Window:
             else:
                 # modified in place: backward will raise, and its values are gone anyway
                 values = entry.form.restored()
-                entry.replace(Blank(values.numel(), values.dtype, values.device))
+                entry.replace(NoValues(values.numel(), values.dtype, values.device))
         if not encodable:
             return
         least_nbytes = max(self._limit_nbytes, _LARGE_NBYTES)
         is_large = len(encodable) == 1 and encodable[0].form.nbytes > least_nbytes
         try:
-            encoding = _Encoding(encodable, self._codec, measures=self._measures, is_large=is_large)
+            encoding = _EncodedList(
+                encodable, self._codec, measures=self._measures, is_large=is_large
+            )
         except (MemoryError, RuntimeError) as error:
             _keep_if_no_memory(error, encodable)
         else:
             self._unsettled.append(encoding)
 
 
-class Windows:
+class EncodingWindows:
     """The windows of one forward pass, by device, dtype, codec and stream."""
 
     def __init__(self, limit_nbytes: int, *, measures: bool) -> None:
         """Start without windows; see ``Window`` for the arguments."""
         self._limit_nbytes, self._measures = limit_nbytes, measures
         self._windows: dict[Any, Window] = {}
-        self._unsettled: deque[_Encoding] = deque()
+        self._unsettled: deque[_EncodedList] = deque()
 
     def add(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
-        """Add an entry whose form is ``Whole(values)``, with flat values, to the window of its codec."""
+        """Add an entry whose form is ``Unchanged(values)``, with flat values, to the window of its codec."""
         key: Any = values.device, values.dtype, codec
         if values.is_cuda:
             # a list is encoded on the stream that computed its tensors
@@ -161,14 +163,14 @@ class Windows:
             )
         self._windows[key].add(entry, values)
         waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
-        if waiting_nbytes > _WAITING_WINDOWS * self._limit_nbytes:
+        if waiting_nbytes > _MAX_WAITING_WINDOWS * self._limit_nbytes:
             max(self._windows.values(), key=lambda one: one.waiting_nbytes).flush()
 
     def flush(self) -> None:
         """Encode the waiting entries of all windows."""
         for window in self._windows.values():
             window.flush()
-        settle_oldest(self._unsettled, _WINDOWS_LATE)
+        settle_oldest(self._unsettled, _MAX_UNSETTLED_LISTS)
 
     def clear(self) -> None:
         """Drop all windows and unsettled lists."""
@@ -176,7 +178,7 @@ class Windows:
         self._unsettled.clear()
 
 
-class _Encoding:
+class _EncodedList:
     """A list of entries that were encoded together, until the sizes of their payloads are read."""
 
     def __init__(
@@ -201,7 +203,7 @@ class _Encoding:
                 entry.mse = mean_square(torch.cat(split), x)
         self._batch.read_ahead()
         for k, entry in enumerate(entries):
-            entry.replace(Encoded(self, k, values[k].nbytes), codec.codec_id)
+            entry.replace(PendingPayload(self, k, values[k].nbytes), codec.codec_id)
         if is_large:
             self.settle()
 
@@ -218,7 +220,7 @@ class _Encoding:
                 return
             with _running_on(self._stream):
                 payloads = self._batch.payloads()
-                is_checked = self._batch.has_second_pass
+                needs_check = self._batch.has_second_pass
                 self._batch = None
             start = 0
             for k, one in enumerate(self._entries):
@@ -226,15 +228,15 @@ class _Encoding:
                 entry = one()
                 if entry is not None:
                     own = tuple(payloads[start:end])
-                    form = Payloads(
-                        self._codec, own, self._numels[k], self._dtypes[k], self._stream, is_checked,
+                    form = WindowPayloads(
+                        self._codec, own, self._numels[k], self._dtypes[k], self._stream, needs_check,
                         self._entries, k,
                     )  # fmt: skip
                     entry.replace(form)
                 start = end
 
 
-def settle_oldest(unsettled: deque[_Encoding], most: int) -> None:
+def settle_oldest(unsettled: deque[_EncodedList], most: int) -> None:
     """Settle lists whose sizes have arrived, oldest first, and wait until at most ``most`` are left."""
     while unsettled and (len(unsettled) > most or unsettled[0].has_arrived):
         try:
@@ -251,10 +253,10 @@ def _running_on(stream: Any) -> AbstractContextManager[object]:
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-class Encoded(NamedTuple):
+class PendingPayload(NamedTuple):
     """The form of an entry in an encoded list whose payload sizes are not read yet."""
 
-    encoding: _Encoding
+    encoding: _EncodedList
     place: int
     nbytes: int
 
@@ -278,7 +280,7 @@ def _encode_measured(xs: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Bat
     return Batch.of_parts([Part(list(range(len(xs))), codec.encode(xs, bounds))])
 
 
-def _apart(packed: Packed) -> Packed:
+def _in_own_mapping(packed: Packed) -> Packed:
     """Move payloads to a memory mapping of their own, which returns to the system when they are freed.
 
     On the heap they would fragment the memory that activations have just freed, and no activation would fit there
@@ -318,7 +320,7 @@ def _keep_if_no_memory(error: BaseException, entries: Sequence[Entry]) -> None:
         raise error
     for entry in entries:
         form = entry.form
-        if isinstance(form, Whole):
+        if isinstance(form, Unchanged):
             entry.replace(form, NO_MEMORY)
     if NO_MEMORY not in _warned:
         _warned.add(NO_MEMORY)

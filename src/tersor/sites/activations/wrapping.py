@@ -54,9 +54,9 @@ def wrap(
     _check_types(module, rules, compression)
     made = compression if compression is not None else Compression(**options)
     found = _matched(module, rules or {}, made)
-    handles = _Around(made).put_on(module)
+    handles = _ForwardHooks(made).put_on(module)
     for part, rule in found:
-        handles += _Around(made, rule).put_on(part)
+        handles += _ForwardHooks(made, rule).put_on(part)
     object.__setattr__(module, _WRAPPED, (made, handles))
     return made
 
@@ -93,7 +93,7 @@ def unwrap(module: nn.Module) -> Compression:
     return compression
 
 
-class _Around:
+class _ForwardHooks:
     """Forward hooks that enter and leave a context, also if the module raises; copied with the module."""
 
     def __init__(self, compression: Compression, *rule: Rule) -> None:
@@ -103,7 +103,7 @@ class _Around:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy without the contexts that are open."""
-        return _Around, (self._compression, *self._rule)
+        return _ForwardHooks, (self._compression, *self._rule)
 
     def enter(self, *_: Any) -> None:
         """Enter the context: the forward pre-hook."""
