@@ -294,8 +294,8 @@ def _settled(
 ) -> EncodedList:
     """Wait for the encoding of one contiguous tensor, and record it as the last one of its form.
 
-    If a tensor of this form was encoded before, a payload with a known size but not yet written is written at once,
-    to slightly more memory than the previous one took, and again if that is too small. Otherwise a GPU would be idle
+    If a tensor of this form was encoded before, a payload that is measured but not written is written at once, to
+    slightly more memory than the previous payload took, and again if that is too small. Otherwise a GPU would be idle
     for about 100 us of 540 for 256 MiB while the host reads the size and launches.
     """
     if encoded.is_settled:

@@ -1,7 +1,7 @@
 """Packed payloads of a list of small tensors in Triton, in two launches.
 
-Each program computes what it needs of the range of a tensor, or of the sizes of all payloads before its own:
-reading a few thousand values takes less time than another launch.
+Each program computes the range of its tensor, or the sizes of all payloads before its own, by itself: reading a few
+thousand values takes less time than another launch.
 """
 
 from __future__ import annotations

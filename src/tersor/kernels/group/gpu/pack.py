@@ -68,7 +68,7 @@ def _to_words(
 
 @triton.jit
 def _write_words(words, data_ptr, starts, num_rows, PLAIN: tl.constexpr):
-    """Store [COUNT, ROWS] words: those of each of ``num_rows`` rows at ``starts`` of the row."""
+    """Store [COUNT, ROWS] words: those of row ``r`` from ``starts[r]`` on, for the first ``num_rows`` rows."""
     at = starts[:, None] + tl.arange(0, words.shape[0])[None, :]
     if PLAIN:
         tl.store(data_ptr + at, tl.trans(words))
