@@ -1,4 +1,4 @@
-"""The contract every codec keeps."""
+"""The interface that every codec implements."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 _COMPUTING: Final = (
     "resolve_bound", "encode", "decode", "pack", "unpack", "encode_difference", "decode_add",
 )  # fmt: skip
-"""The methods of codecs that compute with tensors."""
+"""The methods of codecs that compute with tensors, and must be fork-safe."""
 _SIZE_MARGIN: Final = 1.03
-"""Of memory for a payload whose size is expected; below the sixteenth from which ``EncodedList.payloads`` copies."""
+"""Memory for a payload of expected size, relative to that size. The slack stays below a sixteenth, above which
+``EncodedList.payloads`` copies."""
 
 
 class LastPacked(NamedTuple):
-    """What is known of the last tensor of a form that was packed: bytes of its payload, and what repeats its call."""
+    """The size of the last payload packed for a form, and a function that repeats its call for other tensors."""
 
     nbytes: int
     again: Callable[[Sequence[torch.Tensor]], EncodedList | None] | None
 
 
 LAST_PACKED: Final[RecentForms[LastPacked]] = RecentForms(max_forms=1024)
-"""By codec, shape, dtype, device and backend, of tensors that a GPU encodes without waiting."""
+"""The last calls by codec, shape, dtype, device and backend, for tensors that a GPU encodes without waiting."""
 _LAST_UNPACKED: Final[RecentForms[Undecoded]] = RecentForms(max_forms=1024)
-"""Likewise; ``Undecoded.again`` decodes further ones."""
+"""The last decoding calls by the same keys; ``Undecoded.again`` repeats them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Codec(ABC):
-    """A named, versioned way to turn tensors into bytes and back.
+    """A named, versioned conversion of tensors to bytes and back.
 
-    Instances are frozen specs: ``to_config`` / ``from_config`` go through JSON, equal configs make
-    equal codecs. Same id and version means that each decodes the other's bytes.
+    Instances are frozen specs: ``to_config`` and ``from_config`` round-trip through JSON, and equal
+    configs make equal codecs. Codecs of the same id and version decode each other's bytes.
 
-    A codec encodes a list of tensors: ``encode`` and ``decode`` serve ``compress``, batches, files and
-    every site. One tensor of any size and layout goes through ``pack`` and ``unpack``.
+    ``encode`` and ``decode`` take lists of tensors and serve ``compress``, batches, files and every
+    site. ``pack`` and ``unpack`` take one tensor of any size and layout.
     """
 
     codec_id: ClassVar[str]
@@ -62,14 +63,14 @@ class Codec(ABC):
     takes_seed: ClassVar[bool] = False
     """True if ``encode`` takes a ``seed`` and rounds stochastically with it."""
     is_selector: ClassVar[bool] = False
-    """True for a codec that only chooses another one; files never name it."""
+    """True for a codec that only chooses another one, and is never named in a file."""
     guarantee: ClassVar[str]
     """What the codec promises about the decoded values, in one line."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make the methods that a codec brings work in a forked child, whoever calls them."""
-        # a dataclass with slots is made twice: super() alone would mean the first Codec, and the
-        # loop meets its own work
+        """Make the methods that a codec defines work in a forked child, whoever calls them."""
+        # a dataclass with slots creates its class twice: super() alone would refer to the first
+        # Codec, and the loop sees methods that it has already wrapped
         super(Codec, cls).__init_subclass__(**kwargs)
         for name in _COMPUTING:
             if name in vars(cls):
@@ -82,12 +83,12 @@ class Codec(ABC):
         """Encode contiguous tensors of one dtype and device, each as one payload.
 
         Args:
-            xs: at least one tensor, of up to 2**30 values.
-            bounds: one per tensor, in place of the codec's own.
+            xs: at least one tensor, each of up to 2**30 values.
+            bounds: one per tensor, instead of the codec's own bound.
 
         Returns:
-            Payloads that a GPU may have measured only: ``EncodedList.written`` writes them without
-            waiting, ``settled`` into memory of their size. The tensors must not change before that.
+            The payloads, which a GPU may only have measured so far. ``EncodedList.written`` writes them
+            without waiting, ``settled`` to memory of their exact size. The tensors must not change before.
         """
 
     @abstractmethod
@@ -95,23 +96,23 @@ class Codec(ABC):
         """Decode payloads into contiguous tensors of one dtype and device.
 
         Returns:
-            What a device has not decoded yet; None if all is done.
+            What the device has not finished yet; None if all tensors are decoded.
 
         Raises:
-            CorruptDataError: a payload is not what this codec writes.
+            CorruptDataError: a payload is not one that this codec writes.
         """
 
     @abstractmethod
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Return an upper bound of the payload size of one chunk; exact if size_kind is fixed."""
+        """Return an upper bound of the payload size of one chunk; exact if ``size_kind`` is fixed."""
 
     def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
-        """Return the most device memory that coding so many values takes beyond them and their payload.
+        """Return an upper bound of the device memory that coding ``num_values`` values takes beyond them and their payload.
 
-        A few MiB per call, and tables of 256 KiB per tensor, come on top. Proportional to ``num_values`` and above 0. It holds
-        for encoding and for decoding inside ``sparing_memory``.
+        The bound excludes a few MiB per call and 256 KiB of tables per tensor. It is proportional to ``num_values``, with
+        a positive factor, and holds for encoding and decoding inside ``sparing_memory``.
 
-        This default covers operations that are composed of others, and ``rows`` with rows of one value.
+        This default covers composed operations, and ``rows`` with rows of one value.
         """
         del dtype
         return 96 * num_values
@@ -129,13 +130,13 @@ class Codec(ABC):
             )
 
     def resolve_bound(self, x: torch.Tensor) -> float | None:
-        """Return the absolute error promised for ``x``, or None when a size is promised."""
+        """Return the absolute error promised for ``x``, or None if the codec promises a size."""
         del x
         return None
 
     @fork_safe
     def pack(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
-        """Encode a tensor of any size and layout; ``x`` is never changed.
+        """Encode a tensor of any size and layout, without changing it.
 
         Raises:
             SpecError: the dtype or layout cannot be encoded by this codec.
@@ -162,7 +163,7 @@ class Codec(ABC):
         return self, shape, dtype, device, backend_for(device)
 
     def _promised(self, x: torch.Tensor, encoded: EncodedList) -> float | None:
-        """Return what ``resolve_bound`` does, from the range that encoding found if it did."""
+        """Return what ``resolve_bound`` does, from the range that encoding found, if any."""
         limits = encoded.ranges[0] if encoded.ranges else None
         if limits is None or not self.takes_bound():
             return self.resolve_bound(x)
@@ -171,7 +172,7 @@ class Codec(ABC):
     def pack_chunk(self, x: torch.Tensor, error_bound: float | None = None) -> torch.Tensor:
         """Return the payload of one contiguous chunk.
 
-        ``error_bound`` is the error promised for its whole array, in place of the codec's own bound.
+        ``error_bound`` is the error promised for the chunk's whole array, instead of the codec's own bound.
         """
         check_num_values(x.numel())
         bounds = None if error_bound is None else [Bound.absolute(error_bound)]
@@ -183,8 +184,8 @@ class Codec(ABC):
         """Decode into ``out`` (same shape, dtype and device) or into a new tensor.
 
         Raises:
-            SpecError: the codec takes no such dtype, or ``out`` does not fit.
-            CorruptDataError: the payload is not what this codec writes.
+            SpecError: the codec does not support the dtype, or ``out`` does not match.
+            CorruptDataError: the payload is not one that this codec writes.
         """
         if not isinstance(packed, Packed):
             raise SpecError(f"expected what pack returned, not {type(packed).__name__}")
@@ -210,7 +211,7 @@ class Codec(ABC):
         return target if out is None else copy_if_strided(target, out)
 
     def _unpack_again(self, packed: Packed) -> torch.Tensor | None:
-        """Decode one payload on a GPU as the last one of its form; None, and nothing is done, if that cannot be."""
+        """Decode a single payload on a GPU by repeating the last call of its form; None, with nothing done, if impossible."""
         if len(packed.payloads) != 1:
             return None
         info, payload, device = packed.info, packed.payloads[0], packed.device
@@ -234,13 +235,13 @@ class Codec(ABC):
         return target
 
     def batch_key(self) -> Hashable:
-        """Return what is equal for codecs that share a call of ``encode``."""
+        """Return a key that is equal for codecs that can share a call of ``encode``."""
         return self
 
     @classmethod
     @cache
     def takes_bound(cls) -> bool:
-        """True if the codec promises an error, and so has an option ``bound``."""
+        """True if the codec promises an error bound, and therefore has an option ``bound``."""
         return any(f.name == "bound" for f in fields(cls))
 
     def own_bound(self) -> Bound:
@@ -250,7 +251,7 @@ class Codec(ABC):
 
     @classmethod
     def options_on(cls, device: torch.device) -> dict[str, Any]:
-        """Return the options to take for tensors on ``device`` where nobody names any."""
+        """Return the default options for tensors on ``device``."""
         del device
         return {}
 
@@ -291,11 +292,11 @@ class Codec(ABC):
 def _settled(
     x: torch.Tensor, encoded: EncodedList, form: Hashable, last: LastPacked | None
 ) -> EncodedList:
-    """Wait for the encoding of one contiguous tensor, and remember it as the last one of its form.
+    """Wait for the encoding of one contiguous tensor, and record it as the last one of its form.
 
-    Where sizes are decided before payloads are written, it is written at once if a tensor of this form
-    came before, to memory for a little more than that one took, and again if that is too small. A GPU would
-    stand still for about 100 us of 540 for 256 MiB while the host reads the size and launches.
+    If a tensor of this form was encoded before, a payload that is measured but not written is written at once, to
+    slightly more memory than the previous payload took, and again if that is too small. Otherwise a GPU would be idle
+    for about 100 us of 540 for 256 MiB while the host reads the size and launches.
     """
     if encoded.is_settled:
         return encoded
@@ -308,7 +309,7 @@ def _settled(
 
 
 def _fork_safe_member(member: Any) -> Any:
-    """Return a function, static method or class method made fork-safe; anything else as it is."""
+    """Return a fork-safe version of a function, static method or class method; anything else unchanged."""
     if isinstance(member, staticmethod):
         return staticmethod(fork_safe(member.__func__))
     if isinstance(member, classmethod):
@@ -318,8 +319,8 @@ def _fork_safe_member(member: Any) -> Any:
 
 @fork_safe
 def materialised(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` without gradient, contiguous, and with lazy negation and conjugation done."""
-    # most tensors are so already, and asking takes half the time of doing nothing four times over
+    """Return ``x`` detached and contiguous, with lazy negation and conjugation resolved."""
+    # most tensors need none of this, and testing takes half the time of four calls without effect
     plain = x.detach() if x.requires_grad else x
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
@@ -327,31 +328,31 @@ def materialised(x: torch.Tensor) -> torch.Tensor:
 
 
 def all_materialised(xs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Return ``materialised`` of each tensor; most lists are so already."""
+    """Return every tensor ``materialised``; most lists need no change."""
     return xs if are_plain(xs) else [materialised(x) for x in xs]
 
 
 def check_num_values(num_values: int) -> None:
-    """Raise ``SpecError`` if one payload cannot hold that many values."""
+    """Raise ``SpecError`` if one payload cannot hold ``num_values`` values."""
     if num_values > MAX_CHUNK_VALUES:
         raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use pack")
 
 
 def check_chunk_values(chunk_values: int) -> None:
-    """Raise ``SpecError`` unless a payload can hold that many values."""
+    """Raise ``SpecError`` unless ``chunk_values`` is a number of values that one payload can hold."""
     if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
         raise SpecError(f"chunk_values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}")
 
 
 def checked_payload(payload: torch.Tensor) -> torch.Tensor:
-    """Return ``payload`` where parts of it can be seen as wider numbers: a copy if need be."""
+    """Return ``payload`` aligned so that its parts can be viewed as wider numbers; a copy if necessary."""
     check_payload_size(payload, 0)
     in_place = payload.is_contiguous() and payload.storage_offset() % 8 == 0
     return payload if in_place and payload.data_ptr() % 8 == 0 else payload.clone()
 
 
 def check_written(codec: Codec, nbytes: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Refuse a payload of another size than its codec says: others rely on ``max_nbytes``."""
+    """Raise ``SpecError`` if a payload's size contradicts ``max_nbytes``, on which others rely."""
     most = codec.max_nbytes(shape, dtype)
     if nbytes > most or (codec.size_kind == "fixed" and nbytes != most):
         raise SpecError(
@@ -361,7 +362,7 @@ def check_written(codec: Codec, nbytes: int, shape: tuple[int, ...], dtype: torc
 
 
 def check_payload_size(payload: torch.Tensor, num_values: int) -> None:
-    """Refuse a payload too small for its shape, before any output is allocated."""
+    """Raise ``CorruptDataError`` for a payload too small for its values, before any output is allocated."""
     if payload.dtype != torch.uint8 or payload.dim() != 1:
         raise CorruptDataError("a payload must be a one-dimensional uint8 tensor")
     if payload.numel() < num_values >> MAX_VALUES_PER_BYTE_LOG2:
@@ -371,7 +372,11 @@ def check_payload_size(payload: torch.Tensor, num_values: int) -> None:
 
 
 def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device) -> torch.Tensor:
-    """Return a contiguous tensor to decode into: ``out`` itself, or a new one."""
+    """Return a contiguous tensor to decode into: ``out`` itself, or a new tensor.
+
+    Raises:
+        SpecError: ``out`` has another dtype, shape or device, or cannot be written to.
+    """
     if out is None:
         return empty(info.shape, info.dtype, device)
     if tuple(out.shape) != info.shape or out.dtype != info.dtype or out.device != device:
@@ -392,5 +397,5 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
 
 @fork_safe
 def copy_if_strided(target: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Copy the decoded values into ``out`` where it could not be decoded into directly."""
+    """Copy the decoded values into ``out`` if decoding could not write there directly; return ``out``."""
     return out if target is out else out.copy_(target)

@@ -38,7 +38,7 @@ class Packed:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot even be asked for its size."""
+        """Check ``chunk_values`` and the types of the payloads."""
         if type(self.chunk_values) is not int or self.chunk_values < 1:
             raise SpecError(
                 f"chunk_values must be a whole number above 0, not {self.chunk_values!r}"

@@ -1,7 +1,7 @@
-"""Working memory: what encoding and decoding take beyond tensors and payloads, and pieces that keep to a limit.
+"""Limits of the workspace: the memory that encoding and decoding take beyond tensors and payloads.
 
-The figures bound what kernels of all forms take, those of a second pass included; tests compare them with
-the allocator of a GPU. Pieces follow from codec, dtype and limit alone, so that all devices write the same bytes.
+The figures bound what kernels of all forms take, second passes included; tests compare them with the allocator of a
+GPU. Chunk sizes depend only on tensor, codec, dtype and limit, so all devices write the same bytes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tersor.kernels.runtime.tensor_guard import are_plain
 from tersor.types import TensorInfo
 
 _CALL_NBYTES: Final = 8 * 2**20
-"""Of a call, however small: tables, and residuals of the programs that run side by side."""
+"""Workspace of any call: tables, and residuals of the programs that run concurrently."""
 _TENSOR_NBYTES: Final = 2**18
-"""Of each tensor of a list: tables of its entropy coder."""
+"""Workspace of each tensor of a list: tables of its entropy coder."""
 _LEAST_VALUES: Final = 2**16
-"""Of a piece of a tensor; smaller ones would hardly get smaller."""
+"""Smallest chunk of a tensor; smaller chunks would hardly compress."""
 
 
 def check_workspace(max_workspace_nbytes: int) -> None:
-    """Raise ``SpecError`` unless this is a number of bytes."""
+    """Raise ``SpecError`` unless ``max_workspace_nbytes`` is a number of bytes."""
     if type(max_workspace_nbytes) is not int or max_workspace_nbytes < 0:
         raise SpecError(
             "max_workspace_nbytes must be a whole number of bytes, or None for no limit, not "
@@ -37,10 +37,10 @@ def check_workspace(max_workspace_nbytes: int) -> None:
 
 
 def pack_within(codec: Codec, x: torch.Tensor, max_workspace_nbytes: int) -> Packed:
-    """Encode a tensor as ``Codec.pack`` does, in chunks if its working memory would exceed a limit.
+    """Encode a tensor as ``Codec.pack`` does, in chunks if its workspace would exceed a limit.
 
     Raises:
-        SpecError: the limit is less than the smallest chunk takes; the sentence says how much that is.
+        SpecError: the limit is less than the smallest chunk takes; the message states the minimum.
     """
     check_workspace(max_workspace_nbytes)
     numel = TensorInfo.of(x).numel
@@ -58,15 +58,15 @@ def pack_within(codec: Codec, x: torch.Tensor, max_workspace_nbytes: int) -> Pac
 def unpack_within(
     packed: Packed, out: torch.Tensor | None, max_workspace_nbytes: int
 ) -> torch.Tensor:
-    """Decode as ``Codec.unpack`` does, chunk by chunk if the working memory of all would exceed a limit.
+    """Decode as ``Codec.unpack`` does, chunk by chunk if the workspace of all chunks would exceed a limit.
 
     Raises:
-        SpecError: the limit is less than the largest chunk takes; the sentence says how much that is.
+        SpecError: the limit is less than the largest chunk takes; the message states the minimum.
     """
     check_workspace(max_workspace_nbytes)
     codec, info, payloads = packed.codec, packed.info, packed.payloads
     plan = ChunkPlan(info.shape, packed.chunk_values)
-    # an output that is not contiguous is written by way of a copy, payloads at odd addresses likewise
+    # an output that is not contiguous is decoded to a copy, and unaligned payloads are copied
     copied_nbytes = 0 if out is None or out.is_contiguous() else info.nbytes
     copied_nbytes += sum(payload.numel() for payload in payloads if payload.data_ptr() % 8)
     fixed_nbytes = _CALL_NBYTES + copied_nbytes
@@ -88,10 +88,10 @@ def unpack_within(
 def list_pieces(
     codecs: Sequence[Codec], tensors: Sequence[torch.Tensor], max_workspace_nbytes: int
 ) -> list[range]:
-    """Return the places of a list in runs that keep to a limit if they are encoded one after the other.
+    """Split a list into ranges of indices that stay within the limit if they are encoded one after the other.
 
     Raises:
-        SpecError: the limit is less than the largest tensor takes; the sentence says how much that is.
+        SpecError: the limit is less than the largest tensor takes; the message states the minimum.
     """
     check_workspace(max_workspace_nbytes)
     if not tensors:
@@ -112,7 +112,7 @@ def list_pieces(
 
 
 def _listed_nbytes(codec: Codec, x: torch.Tensor) -> int:
-    # memory for the largest possible payload, of which the used part is copied
+    # the payload is written to memory for its largest possible size, then the used part is copied
     nbytes = codec.workspace_nbytes(x.numel(), x.dtype) + x.nbytes + _TENSOR_NBYTES
     return nbytes if are_plain([x]) else nbytes + x.nbytes
 

@@ -1,8 +1,8 @@
-"""Whole payloads of a list of tensors, without waiting: what codecs are made of.
+"""Whole payloads of lists of tensors, without waiting: the building blocks of codecs.
 
-One pair of operations per kind of codec. Each has a composition of smaller operations, which runs on
-every backend and whose reference defines the bytes; where a backend has a fused kernel for a list,
-it names its own target.
+There is one pair of operations per kind of codec. Each has a composition of smaller operations, which
+runs on every backend and whose reference defines the bytes. A backend with a fused kernel for lists
+names its own target.
 """
 
 from tersor.kernels.runtime.op import Op

@@ -1,7 +1,7 @@
 """Payloads as compositions of smaller operations, which choose their own backend.
 
-``encode_*`` and ``decode_*`` take lists, as every batch operation does: tensors are contiguous and of
-one device, ``bounds`` are one per tensor. Decoders raise ``CorruptDataError`` for malformed payloads.
+Like every batch operation, ``encode_*`` and ``decode_*`` take lists: tensors are contiguous and on one
+device, with one bound per tensor. Decoders raise ``CorruptDataError`` for malformed payloads.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def encode_streams(
 ) -> EncodedList:
     """Quantize each tensor within its bound, predict, and encode the codes.
 
-    ``with_ranges`` asks for the ranges of tensors with relative bounds; a backend that finds them
-    anyway gives them anyway.
+    ``with_ranges`` requests the ranges of tensors with relative bounds; a backend that computes them
+    anyway always returns them.
     """
     del with_ranges
     made = [encode_stream(x, bound, pipeline) for x, bound in zip(xs, bounds, strict=True)]
@@ -108,7 +108,7 @@ def as_rows(x: torch.Tensor) -> torch.Tensor:
 def encode_row_payload(
     x: torch.Tensor, bound: Bound, pipeline: RowPipeline
 ) -> tuple[torch.Tensor, Range | None]:
-    """Return the payload of one tensor as distinct rows, and its range."""
+    """Return the payload of one tensor, stored as distinct rows, and its range."""
     if x.numel() == 0:
         return seal_smallest(x, None), None
     body, limits = encode_rows(as_rows(x), bound, pipeline.encoder, HEADER.size)
@@ -123,7 +123,7 @@ def encode_row_lists(
 ) -> EncodedList:
     """Quantize the distinct rows of each tensor, merge those with equal codes, and entropy-code.
 
-    ``with_ranges`` as in ``encode_streams``.
+    ``with_ranges`` is as in ``encode_streams``.
     """
     del with_ranges
     made = [encode_row_payload(x, bound, pipeline) for x, bound in zip(xs, bounds, strict=True)]
@@ -156,13 +156,14 @@ def encode_groups(
     seed: int | None = None,
     out: torch.Tensor | None = None,
 ) -> EncodedList:
-    """Store each tensor as one float32 scale per group and so many bits per value.
+    """Store each tensor as one float32 scale per group and 8 or 4 bits per value.
 
     Args:
-        xs: what to encode.
-        pipeline: the levels, and perhaps a Hadamard transform.
-        seed: rounds stochastically; positions count from each tensor's start. None: to nearest.
-        out: uint8 memory for the payloads; new by default.
+        xs: the tensors to encode.
+        pipeline: quantizer and optional Hadamard transform.
+        seed: seed of stochastic rounding, with positions counted from each tensor's start; None rounds
+            to nearest.
+        out: uint8 memory for the payloads; new memory by default.
     """
     (nbits, group), hadamard = pipeline.quantizer, pipeline.transform == "hadamard"
     sizes = [payload_nbytes(x.numel(), nbits, group) for x in xs]
@@ -203,7 +204,7 @@ def encode_casts(
     pipeline: CastPipeline,
     out: torch.Tensor | None = None,
 ) -> EncodedList:
-    """Cast each tensor to a 16-bit float dtype; with dtype None store its own bytes."""
+    """Cast each tensor to a 16-bit float dtype; with dtype None, store its bytes unchanged."""
     target = pipeline.quantizer.dtype
     sizes = [x.numel() * (target or x.dtype).itemsize for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)

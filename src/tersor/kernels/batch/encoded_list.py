@@ -1,4 +1,4 @@
-"""Payloads of a list of tensors: what a batch operation writes, and what it reads."""
+"""Payloads of a list of tensors, as batch operations write and read them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NO_STATUS: Final = torch.empty(0, dtype=torch.int32, device="cpu")
 
 
 class SecondPass(NamedTuple):
-    """What a fused kernel left to the composed operation.
+    """The tensors that a fused kernel left to another operation.
 
     Attributes:
-        needed: int32 per tensor, on the device: not 0 where the tensor is left.
+        needed: int32 per tensor, on the device; nonzero if the tensor is left.
         encode: returns the payload of tensor ``k``.
     """
 
@@ -34,14 +34,14 @@ class SecondPass(NamedTuple):
 
 
 class Unwritten(NamedTuple):
-    """Payloads whose sizes are decided, on the device, and that are not written yet.
+    """Payloads whose sizes are decided on the device, but which are not written yet.
 
     Attributes:
-        capacity: bytes that hold them, whatever the tensors are.
+        capacity: bytes that hold the payloads in the worst case.
         xs: the tensors, which ``write`` reads again.
-        state: what is known of them, on the device; None if that cannot be moved.
-        write: takes ``state`` and a number of bytes; writes those payloads that fit into new memory of so
-            many bytes, without waiting, and returns it.
+        state: the device memory that ``write`` needs; None if it cannot be copied elsewhere.
+        write: takes ``state`` and a number of bytes, allocates that many bytes, writes the payloads that fit
+            without waiting, and returns the memory.
     """
 
     capacity: int
@@ -55,14 +55,14 @@ class Unwritten(NamedTuple):
 
 
 class Undecoded(NamedTuple):
-    """What a decoder on a device did not wait for.
+    """The state of a decoding that has not been waited for.
 
     Attributes:
-        status: int32 per tensor, on the device: 0 where it is decoded; else its payload is malformed,
-            or of a form that the fused kernel does not know, and the tensor undefined. Of a frame with
-            ``EncodedList.least_nbytes`` one number more comes first, which is not 0 if its sizes are impossible.
+        status: int32 per tensor, on the device: 0 if it is decoded. Otherwise its payload is malformed, or of a
+            form that the fused kernel does not know, and the tensor is undefined. For a frame with
+            ``EncodedList.least_nbytes``, one more number comes first, nonzero if the frame's sizes are impossible.
         decode: decodes a tensor from its payload, or raises ``CorruptDataError``; may wait.
-        again: decodes other payloads into tensors of the same form as this list was decoded; None if nothing can.
+        again: repeats this call for other payloads and tensors of the same form; None if it cannot be repeated.
     """
 
     status: torch.Tensor
@@ -70,16 +70,16 @@ class Undecoded(NamedTuple):
     again: DecodingAgain | None = None
 
     def without_status(self) -> Undecoded:
-        """Return what decodes further lists, without memory on the device."""
+        """Return a copy that holds no memory on the device, to decode further lists."""
         return self._replace(status=_NO_STATUS)
 
 
 class DecodingAgain(Protocol):
-    """Decodes payloads into tensors of one form, without looking at them.
+    """Decodes payloads into tensors of one form, without checking the form.
 
-    ``pointers`` are addresses to write to, ``places`` those of the payloads: of a frame its own, that of its
-    sizes, and its bytes; of payloads apart the address of each, then the size of each. None is returned where
-    that cannot be done now.
+    ``pointers`` are the addresses to write to. ``places`` locate the payloads: for a frame, its address, the
+    address of its sizes, and its number of bytes; for separate payloads, the address of each, then the size of
+    each. Both methods return None if the call cannot be repeated at the moment.
     """
 
     def begin(self, pointers: tuple[int, ...], places: tuple[int, ...]) -> torch.Tensor | None:
@@ -88,30 +88,30 @@ class DecodingAgain(Protocol):
     def wait(
         self, pointers: tuple[int, ...], places: tuple[int, ...], meanwhile: Callable[[], _R]
     ) -> tuple[list[int], _R] | None:
-        """Decode, call ``meanwhile`` while the device works, wait; return the status, and what that returned."""
+        """Decode, call ``meanwhile`` while the device works, and wait; return the status and the result of ``meanwhile``."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedList:
-    """Payloads in one buffer, or apart.
+    """Payloads in one buffer, or as separate tensors.
 
     Attributes:
-        sizes: bytes of each payload; on the device, int64, where the host does not know them.
+        sizes: bytes of each payload; int64 on the device if the host does not know them.
         buffer: uint8, the payloads back to back, each padded with zeros to a multiple of 8 bytes;
-            what follows the last one is not written. None if they lie apart or are not written.
-        parts: the payloads, each its own tensor, where they lie apart.
-        offsets: int64 on the device, where each payload starts, in a list that is to be decoded and
-            whose sizes the host does not know.
-        least_nbytes: the smallest possible size of each payload, in a frame that is to be decoded and of which
-            nobody has checked the sizes: its decoder does, and says so in the status.
-        ranges: the range of each tensor where encoding found it out; on the device, as the keys of
-            ``quantize.range_keys``, if the sizes are there.
-        unwritten: what writes the payloads, where a kernel decides their sizes first.
-        second_pass: what is stored exactly for now; ``settled`` encodes it.
-        device_sizes: the sizes on the device as well, where encoding put them there.
-        status: int32 zeros on the device that a decoder may write its status to: one launch less.
-        again: encodes other tensors of the same form with the same bounds, without looking at them, as this
-            list was encoded; returns None where that cannot be done now.
+            memory after the last one is not written. None if the payloads are separate or not written.
+        parts: the payloads, if they are separate tensors.
+        offsets: int64 on the device, the start of each payload, for a list to decode whose sizes the
+            host does not know.
+        least_nbytes: the smallest possible size of each payload, for a frame to decode whose sizes are
+            unchecked. The decoder checks them, and reports the result in the status.
+        ranges: the range of each tensor for which encoding computed it. If the sizes are on the device,
+            so are the ranges, as the keys of ``quantize.range_keys``.
+        unwritten: writes the payloads, if a kernel decides their sizes first.
+        second_pass: tensors that are stored exactly for now; ``settled`` encodes them.
+        device_sizes: a copy of the sizes on the device, if encoding put one there.
+        status: int32 zeros on the device that a decoder may use for its status, which saves a launch.
+        again: repeats this encoding for other tensors of the same form and bounds, without checking the
+            form; returns None if that is impossible at the moment.
     """
 
     sizes: Sequence[int] | torch.Tensor
@@ -135,10 +135,10 @@ class EncodedList:
         tensors: Sequence[torch.Tensor] | None = None,
         ranges: Sequence[Range | None] | None = None,
     ) -> EncodedList:
-        """Return a list of payloads that are tensors of their own.
+        """Return a list of payloads that are separate tensors.
 
-        ``tensors`` are what they encode: a payload too small for its tensor is padded with zeros to
-        the least size that readers accept.
+        ``tensors`` are the encoded tensors: a payload too small for its tensor is padded with zeros to
+        the smallest size that readers accept.
         """
         if tensors is not None:
             pairs = zip(payloads, tensors, strict=True)
@@ -156,7 +156,7 @@ class EncodedList:
 
     @property
     def may_overflow(self) -> bool:
-        """True if payloads may not fit their memory, so that some may be missing there."""
+        """True if the memory may be too small, in which case some payloads are not written."""
         if self.unwritten is None or self.buffer is None:
             return False
         return self.buffer.numel() < self.unwritten.capacity
@@ -164,18 +164,18 @@ class EncodedList:
     def written(self, nbytes: int | None = None) -> EncodedList:
         """Return the list with all payloads that fit into ``nbytes`` bytes written, without waiting.
 
-        By default there is room for every payload. ``settled`` writes again what did not fit.
+        By default all payloads fit. If some do not, ``settled`` writes the list again.
         """
         if self.unwritten is None or self.buffer is not None:
             return self
         capacity = self.unwritten.capacity
         room = capacity if nbytes is None else min(capacity, nbytes)
         buffer = self.unwritten.written(room)
-        # where all fit, nothing is written again, and the tensors need not be held
+        # if all fit, nothing is written again, and the tensors need not be kept alive
         return replace(self, buffer=buffer, unwritten=None if room == capacity else self.unwritten)
 
     def payloads(self) -> list[torch.Tensor]:
-        """Return the payloads of a settled list as views; copied if a sixteenth of the memory is not theirs.
+        """Return the payloads of a settled list as views, of a copy if more than a sixteenth of the memory is unused.
 
         Raises:
             SpecError: only the device knows their sizes.
@@ -188,7 +188,7 @@ class EncodedList:
         nbytes = sum(padded(size) for size in self.sizes)
         used = buffer[:nbytes]
         used = used.clone() if 16 * nbytes < 15 * buffer.numel() else used
-        # one call for all views: slices, one by one, took half of what the host does after its wait
+        # one call for all views: single slices took half of the host's time after its wait
         lengths = [part for size in self.sizes for part in (size, padded(size) - size)]
         return list(used.split_with_sizes(lengths)[::2])
 
@@ -196,7 +196,7 @@ class EncodedList:
         """Return the payloads in one buffer, laid out as ``payload.frame`` says.
 
         Raises:
-            SpecError: they are not written yet.
+            SpecError: the payloads are not written yet.
         """
         if self.parts is not None:
             return pack_frame(self.parts)
@@ -207,9 +207,9 @@ class EncodedList:
     def places(
         self,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return where payloads lie: a buffer, on the device their offsets from it and their sizes.
+        """Return a buffer, the offsets of the payloads from it and their sizes on the device, and a status or None.
 
-        At last the status of a frame of which nobody has checked the sizes, as ``frame_places`` says.
+        The status is that of ``frame_places``, for a frame whose sizes are unchecked.
         """
         if isinstance(self.sizes, torch.Tensor):
             if self.least_nbytes is not None:
@@ -218,7 +218,7 @@ class EncodedList:
                 return self.frame(), offsets, sizes, status
             return self.frame(), cast("torch.Tensor", self.offsets), self.sizes, None
         payloads = self.payloads()
-        # not simply the first: an empty payload has no address
+        # not always the first: an empty payload has no address
         origin = max(payloads, key=torch.Tensor.numel)
         starts = [payload.data_ptr() - origin.data_ptr() for payload in payloads]
         table = to_device_async([starts, list(self.sizes)], torch.int64, origin.device)
@@ -226,7 +226,7 @@ class EncodedList:
 
 
 def all_undecoded(encoded: EncodedList) -> torch.Tensor:
-    """Return the status, as in ``Undecoded``, of a list in one buffer of which nothing is decoded yet."""
+    """Return the status, as in ``Undecoded``, of a list in one buffer with nothing decoded yet."""
     buffer, _, sizes, checked = encoded.places()
     if checked is None:
         return torch.ones(len(sizes), dtype=torch.int32, device=buffer.device)
@@ -237,7 +237,7 @@ def all_undecoded(encoded: EncodedList) -> torch.Tensor:
 def finish_decoding(
     undecoded: Undecoded | None, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
 ) -> None:
-    """Wait, and decode what a device has left, from the payloads of all its tensors.
+    """Wait, then decode the tensors that the device has left, given the payloads of all tensors.
 
     Raises:
         CorruptDataError: a payload is malformed.
@@ -255,10 +255,10 @@ def _at_least(payload: torch.Tensor, num_values: int) -> torch.Tensor:
 
 
 def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> list[EncodedList]:
-    """Return lists whose sizes the host knows, all written, with the payloads of the second pass.
+    """Return the lists with sizes known to the host, all payloads written, and second passes done.
 
-    Waits for the device once, however many lists there are, and not at all if none needs it.
-    ``dtype``, of the tensors, asks for their ranges too.
+    Waits for the device once for all lists, and not at all if no list needs it. Passing ``dtype``, that of
+    the tensors, requests their ranges too.
     """
     waiting = [one for one in lists if not one.is_settled]
     if not waiting:
@@ -268,10 +268,10 @@ def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> l
 
 
 class Settling:
-    """Sizes on their way from a device, and what ``settled`` makes of them."""
+    """An asynchronous ``settled``: sizes are copied from the device while the host continues."""
 
     def __init__(self, lists: Sequence[EncodedList]) -> None:
-        """Start to read the sizes; nobody waits."""
+        """Start to read the sizes, without waiting."""
         self._lists = lists
         waiting = [one for one in lists if not one.is_settled]
         self._tensors = [part for one in waiting for part in _facts(one, with_ranges=False)]
@@ -282,16 +282,16 @@ class Settling:
         self._host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
         self._host_bytes.copy_(device_bytes, non_blocking=True)
         self._arrived = torch.cuda.Event()
-        # that of the tensors' device, which need not be the current one
+        # the stream of the tensors' device, which may not be the current device
         self._arrived.record(torch.cuda.current_stream(self._tensors[0].device))
 
     @property
     def has_arrived(self) -> bool:
-        """True if ``finish`` waits for nothing."""
+        """True if the sizes have arrived, so that ``finish`` need not wait for them."""
         return self._arrived is None or self._arrived.query()
 
     def finish(self) -> list[EncodedList]:
-        """Return what ``settled`` does; waits for no work that came after the start."""
+        """Return what ``settled`` does, without waiting for work that was enqueued after the start."""
         if self._arrived is None:
             return settled(self._lists)
         self._arrived.synchronize()
@@ -300,9 +300,9 @@ class Settling:
 
 
 def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:
-    """Return the bytes of each payload that ``settled`` would return, without writing payloads.
+    """Return the sizes of the payloads that ``settled`` would return, without writing them.
 
-    Waits for the device once, and for each tensor of a second pass.
+    Waits for the device once, and again for each tensor of a second pass.
     """
     facts = _read([part for one in lists if not one.is_settled for part in _facts(one, False)])
     return [list(one.sizes) if one.is_settled else _final_sizes(one, facts) for one in lists]
@@ -317,7 +317,7 @@ def _final_sizes(encoded: EncodedList, facts: Iterator[list[int]]) -> list[int]:
 
 
 def _facts(encoded: EncodedList, with_ranges: bool) -> Iterator[torch.Tensor]:
-    """Yield what the host must read of a list."""
+    """Yield the tensors that the host must read to settle a list."""
     yield cast("torch.Tensor", encoded.sizes)
     if encoded.second_pass is not None:
         yield encoded.second_pass.needed
@@ -326,9 +326,9 @@ def _facts(encoded: EncodedList, with_ranges: bool) -> Iterator[torch.Tensor]:
 
 
 def _read(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield the numbers of each tensor; waits for the device once.
+    """Yield the numbers of each tensor, waiting for the device once.
 
-    Bytes are joined, not numbers: a cast of each tensor would be a launch of its own.
+    Bytes are concatenated, not numbers, because casting each tensor would take a launch.
     """
     if len(tensors) == 1:
         yield tensors[0].tolist()
@@ -337,7 +337,7 @@ def _read(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
 
 
 def _numbers(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield the numbers of each tensor from the bytes of all, on the host."""
+    """Yield the numbers of each tensor from the concatenated bytes on the host."""
     held, end = joined.numpy(), 0
     for x in tensors:
         start, end = end, end + x.nbytes
@@ -354,7 +354,7 @@ def _settle(
     if dtype is not None and isinstance(encoded.ranges, torch.Tensor):
         ranges = ranges_of_keys(next(facts), dtype)
     if again is not None and len(left) == len(sizes):
-        # what was decided of these tensors need not be written
+        # no payload of the first pass is used, so none need be written
         return EncodedList.apart([again.encode(k) for k in left], ranges=ranges)
     buffer, nbytes = encoded.buffer, sum(padded(size) for size in sizes)
     if encoded.unwritten is not None and (buffer is None or nbytes > buffer.numel()):

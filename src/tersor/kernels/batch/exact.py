@@ -2,18 +2,18 @@
 
 ```
 offset size field
-     0    1 form    0 as it is, 1 two values, 2 a small range, 3 few that are not zero
+     0    1 form    0 verbatim, 1 two values, 2 a small range, 3 few nonzero values
      1    1 width   form 2: bits per field, 0 to 31; else 0
      2    6 zero
-     8    8 number  i64; form 2: the smallest word; form 3: how many words are not zero; else 0
+     8    8 number  i64; form 2: the smallest word; form 3: the number of nonzero words; else 0
     16      form 0: the tensor's bytes
             form 1: i64[2], both words; then one bit per word: 0 the first, 1 the second
-            form 2: one field per word, what it is above the smallest
-            form 3: one bit per word, 1 if it is not zero; padded to 8 bytes; then those words, in order
+            form 2: one field per word, the word minus the smallest
+            form 3: one bit per word, 1 if it is nonzero; padded to 8 bytes; then the nonzero words, in order
 ```
 
-A word is the bits of a value, as a signed whole number of its size; a value of 16 bytes is two words. A payload ends at a multiple of 8 bytes.
-On a GPU encoding and decoding wait, as the host chooses the form.
+A word is the bits of a value, as a signed integer of its size; a value of 16 bytes is two words. A payload ends at a multiple of 8 bytes.
+On a GPU, encoding and decoding wait, because the host chooses or reads the form.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_WIDTH: Final = 31
 
 
 def exact_max_nbytes(nbytes: int) -> int:
-    """Return the most that the payload of a tensor of ``nbytes`` takes."""
+    """Return the maximum payload size of a tensor of ``nbytes`` bytes."""
     return HEADER.size + padded(nbytes)
 
 
@@ -48,7 +48,7 @@ def _bits(flags: torch.Tensor) -> torch.Tensor:
 
 
 def encode_exact_payload(x: torch.Tensor) -> torch.Tensor:
-    """Return the smallest payload of one tensor; of equally small ones the first form."""
+    """Return the smallest payload of one tensor; forms of equal size rank by number."""
     if x.numel() == 0:
         return from_struct(HEADER.pack(_WHOLE, 0, 0), x.device)
     words = as_bytes(x).view(_WORDS[x.dtype.itemsize])
@@ -87,7 +87,11 @@ def _need(is_right: bool) -> None:
 
 
 def _take(payload: torch.Tensor, start: int, nbytes: int) -> torch.Tensor:
-    """Return a part, behind which there are only zeros if it is the last."""
+    """Return ``nbytes`` bytes from ``start`` on.
+
+    Raises:
+        CorruptDataError: the payload is shorter.
+    """
     _need(payload.numel() >= start + nbytes)
     return payload[start : start + nbytes]
 

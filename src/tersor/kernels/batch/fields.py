@@ -1,4 +1,4 @@
-"""Payloads of fixed size, of fields of few bits per value, as compositions. No part of them waits for a GPU."""
+"""Fixed-size payloads with fields of a few bits per value, as compositions. Nothing waits for a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tersor.kernels.payload.frame import frame_views
 def encode_masks(
     xs: Sequence[torch.Tensor], pipeline: MaskPipeline, out: torch.Tensor | None = None
 ) -> EncodedList:
-    """Store each tensor in so many bits per value, with exact zeros and signs."""
+    """Store each tensor in ``nbits`` bits per value, with exact zeros and signs."""
     nbits = pipeline.quantizer.nbits
     sizes = [mask_layout.payload_nbytes(x.numel(), nbits) for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)
@@ -44,7 +44,7 @@ def encode_ranges(
     seed: int | None = None,
     out: torch.Tensor | None = None,
 ) -> EncodedList:
-    """Store each tensor as two bits per value between the smallest and the largest of each group."""
+    """Store each tensor in two bits per value, between the smallest and the largest value of each group."""
     group = pipeline.quantizer.group
     sizes = [range_layout.payload_nbytes(x.numel(), group) for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)

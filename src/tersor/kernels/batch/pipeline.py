@@ -1,4 +1,4 @@
-"""What a codec is made of, as data: compositions run it part by part, and backends fuse what they can."""
+"""Descriptions of codecs as data: compositions run their parts one by one, and backends fuse what they can."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EncoderT = TypeVar("EncoderT")
 
 
 class Bounded(NamedTuple):
-    """Quantizes to a grid that keeps the bound of each tensor; see ``kernels.quantize``."""
+    """Quantizes to a grid that satisfies the error bound of each tensor; see ``kernels.quantize``."""
 
 
 class GroupLevels(NamedTuple):
@@ -36,8 +36,8 @@ class RmsLevels(NamedTuple):
     """Quantizes to steps of the root mean square of each group; see ``kernels.group.rms``.
 
     Attributes:
-        step: in root mean squares.
-        zeros: whether zeros and signs are exact; None lets the values of each tensor decide.
+        step: quantization step in root mean squares.
+        zeros: whether zeros and signs are exact; None decides from the values of each tensor.
     """
 
     step: float
@@ -55,7 +55,7 @@ class MaskLevels(NamedTuple):
 
 
 class RangeLevels(NamedTuple):
-    """Quantizes to four levels from the smallest to the largest value of each group.
+    """Quantizes to four levels between the smallest and the largest value of each group.
 
     Attributes:
         group: values per range.
@@ -65,14 +65,14 @@ class RangeLevels(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Takes the bits of each value as a whole number; see ``kernels.batch.exact``."""
+    """Takes the bits of each value as an integer; see ``kernels.batch.exact``."""
 
 
 class FloatFormat(NamedTuple):
     """Rounds to a narrower float.
 
     Attributes:
-        dtype: of the stored values; None for the tensor's own.
+        dtype: dtype of the stored values; None for the tensor's own.
     """
 
     dtype: torch.dtype | None
@@ -82,7 +82,7 @@ class ScaledFormat(NamedTuple):
     """Scales each group to the range of an 8-bit float and rounds to it.
 
     Attributes:
-        dtype: of the stored values.
+        dtype: dtype of the stored values.
         group: values per scale.
     """
 
@@ -91,13 +91,13 @@ class ScaledFormat(NamedTuple):
 
 
 class Pipeline(NamedTuple, Generic[QuantizerT, EncoderT]):
-    """The parts of a codec, in the order in which a tensor goes through them.
+    """The parts of a codec, in the order in which a tensor passes through them.
 
     Attributes:
         transform: ``hadamard`` transforms every 32 values, ``distinct-rows`` drops repeated rows.
-        quantizer: turns values into codes.
-        predictor: trailing axes along which the Lorenzo predictor runs; 0 for none.
-        encoder: makes bytes of the codes; None where they are stored as they are.
+        quantizer: converts values to codes.
+        predictor: number of trailing axes along which the Lorenzo predictor runs; 0 for none.
+        encoder: converts codes to bytes; None if they are stored without coding.
     """
 
     transform: Literal["hadamard", "distinct-rows"] | None
@@ -109,7 +109,7 @@ class Pipeline(NamedTuple, Generic[QuantizerT, EncoderT]):
 StreamPipeline = Pipeline[Bounded, Encoder]
 """One stream of codes in the tensor's own order."""
 RowPipeline = Pipeline[Bounded, Coder]
-"""The codes of the distinct rows, and an index that puts the rows back."""
+"""The codes of the distinct rows, and an index that maps every row to its distinct row."""
 GroupPipeline = Pipeline[GroupLevels, None]
 RmsPipeline = Pipeline[RmsLevels, Literal["ans"]]
 MaskPipeline = Pipeline[MaskLevels, None]

@@ -1,4 +1,4 @@
-"""Payloads of groups scaled by their root mean square, as a composition. Body: ``group/rms/layout.py``."""
+"""Payloads of groups scaled by their root mean square, as a composition. ``group/rms/layout.py`` describes the body."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tersor.raw_bytes import as_padded_bytes
 
 
 def _coded_symbols(codes: RmsCodes, alphabet: int) -> list[torch.Tensor]:
-    """Return the parts of a rANS body with the frequencies of sampled groups, each symbol once more."""
+    """Return the parts of a rANS body, with frequencies from the sampled groups plus 1 for each symbol."""
     counts = codes.counts.cpu().numpy() + 1
     table = normalized_frequencies(counts, alphabet)
     device = codes.symbols.device
@@ -46,7 +46,7 @@ def _coded_symbols(codes: RmsCodes, alphabet: int) -> list[torch.Tensor]:
 
 
 def encode_rms_payload(x: torch.Tensor, pipeline: RmsPipeline) -> torch.Tensor:
-    """Return the payload of one tensor: coded if that is smaller than exact."""
+    """Return the payload of one tensor: coded if that is smaller, else exact."""
     if x.numel() == 0:
         return seal_exact(x)
     step, zeros = pipeline.quantizer
@@ -60,7 +60,7 @@ def encode_rms_payload(x: torch.Tensor, pipeline: RmsPipeline) -> torch.Tensor:
 
 
 def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
-    """Scale groups by their root mean square, quantize and entropy-code them."""
+    """Scale groups by their root mean square, then quantize and entropy-code them."""
     return EncodedList.apart([encode_rms_payload(x, pipeline) for x in xs], xs)
 
 

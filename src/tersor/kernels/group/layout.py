@@ -1,4 +1,4 @@
-"""How long the payload of groups is, where it goes, and which groups a program of a GPU holds whole."""
+"""The payload size of groups, their outputs, and which group sizes one GPU program holds whole."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tersor.division import ceil_div
 from tersor.raw_bytes import empty
 
 SCALE_NBYTES: Final = 4
-"""Of the float32 scale of a group."""
+"""Size of the float32 scale of a group."""
 _MAX_WHOLE_GROUP: Final = 4096
-"""The largest group that one program holds: with 64 rows of each half, two warps."""
+"""The largest group that one program holds: 64 rows of each half take two warps."""
 
 
 def is_held_whole(group: int) -> bool:
-    """True if one program of a GPU holds whole groups."""
+    """True if one GPU program holds whole groups of this size."""
     return 32 <= group <= _MAX_WHOLE_GROUP and group & (group - 1) == 0
 
 
 def payload_nbytes(numel: int, nbits: int, group: int) -> int:
-    """Return the bytes of the scales and fields of ``numel`` values."""
+    """Return the bytes that the scales and fields of ``numel`` values take."""
     return ceil_div(numel, group) * (SCALE_NBYTES + group * nbits // 8)
 
 
@@ -33,12 +33,15 @@ def outputs(
     out: tuple[torch.Tensor, torch.Tensor] | None,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``out``, whose sizes are checked, or new scales and data of ``num_groups`` groups a row."""
+    """Return the scales and data of ``out``, viewed as ``num_groups`` groups per row, or new ones.
+
+    A wrong size raises in the view.
+    """
     shapes = (*rows, num_groups), (*rows, num_groups * group * nbits // 8)
     if out is None:
         return empty(shapes[0], torch.float32, device), empty(shapes[1], torch.uint8, device)
     scales, data = out
-    # a view takes the host a microsecond
+    # a view costs the host a microsecond
     scales = scales if scales.shape == shapes[0] else scales.view(shapes[0])
     return scales, data if data.shape == shapes[1] else data.view(shapes[1])
 
@@ -54,7 +57,7 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
     """View [..., n] with at most two leading dimensions as [num_outer, num_inner, n].
 
     Raises:
-        ValueError: there are more dimensions, or a row is not in one piece.
+        ValueError: there are more dimensions, or a row is not contiguous.
     """
     _check_rows(x)
     while x.dim() < 3:
@@ -63,13 +66,13 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
 
 
 def row_strides(x: torch.Tensor) -> tuple[int, int]:
-    """Return how far the rows of ``as_matrix`` lie apart; 0 where there is one.
+    """Return the outer and inner strides of the rows of ``as_matrix``; 0 for a dimension of size 1.
 
-    A compiler takes a tensor of one row for unaligned if its size, which that row's stride is, is odd:
-    its loads would be narrow.
+    A single row has its size as its stride. If that is odd, a compiler would assume unaligned rows and
+    emit narrow loads.
 
     Raises:
-        ValueError: there are more dimensions, or a row is not in one piece.
+        ValueError: there are more dimensions, or a row is not contiguous.
     """
     _check_rows(x)
     shape, strides = x.shape, x.stride()

@@ -1,8 +1,9 @@
 """Group quantization, plain torch.
 
-Symmetric and linear: ``top = 2**(nbits - 1) - 1`` levels on each side of zero (7 or 127). A field
-is ``code + 2**(nbits - 1)``; field 0 marks a value that is not finite and decodes to NaN. Two
-4-bit fields share a byte: element ``i`` of a group in the low nibble, ``i + group / 2`` in the high.
+Quantization is symmetric and linear, with ``top = 2**(nbits - 1) - 1`` levels on each side of zero
+(7 or 127). A field is ``code + 2**(nbits - 1)``; field 0 marks a value that is not finite, and decodes
+to NaN. Two 4-bit fields share a byte: element ``i`` of a group is in the low nibble, ``i + group / 2``
+in the high one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from tersor.kernels.transform.reference import hadamard as hadamard_transform
 
 SMALLEST_ABSMAX: Final = 2.0**-118
-"""Groups below this decode to zero: the reciprocal of their scale would overflow float32."""
+"""Groups whose largest magnitude is below this decode to zero: the reciprocal of their scale would overflow."""
 
 
 def largest_scale(nbits: int) -> float:
@@ -29,7 +30,7 @@ def largest_scale(nbits: int) -> float:
 
 
 def nan_of(dtype: torch.dtype) -> torch.Tensor:
-    """Return the NaN of a dtype, [1]: the one that torch casts to, which differs by processor."""
+    """Return the NaN that torch casts to in a dtype, [1]; it differs between processors."""
     return torch.full((1,), torch.nan, device="cpu").to(dtype)
 
 
@@ -54,15 +55,15 @@ def group_quantize(
     """Quantize groups of consecutive values by their largest finite magnitude.
 
     Args:
-        x: [..., num_values], any float dtype, rounded to float32. Every row has groups of its own; what
-            it lacks to a whole group counts as zero.
+        x: [..., num_values], any float dtype, rounded to float32. Every row has its own groups, and is
+            padded with zeros to whole groups.
         nbits: 8 or 4.
         group: values per scale, even; with ``hadamard`` a multiple of 32.
         seed: round stochastically with this seed (unbiased), or to nearest when None.
-        hadamard: transform every 32 values first.
-        out: scales and data to write to and return instead of new ones. Rows may lie anywhere, each in
-            one piece: a view of the buffers of several peers puts the rows of ``x`` in their order.
-        base: quantize ``x - base`` instead, a difference rounded to the dtype that both have.
+        hadamard: whether to transform every 32 values first.
+        out: scales and data to write to and return instead of new ones. Each row is contiguous, with any
+            distance between rows: a view of the buffers of several peers receives the rows of ``x`` in order.
+        base: quantize ``x - base`` instead, rounded to the dtype that both share.
 
     Returns:
         scales: float32 [..., num_groups]; data: uint8 [..., num_groups * group * nbits / 8].
@@ -76,7 +77,7 @@ def group_quantize(
     peak = torch.where(finite, values.abs(), 0.0)
     absmax = peak.amax(1) if len(values) else peak.new_zeros(0)
     live = absmax >= SMALLEST_ABSMAX
-    # tensor by tensor: torch may turn a division with a scalar into a multiplication
+    # divide by a tensor: torch may turn a division by a scalar into a multiplication
     tops = torch.full_like(absmax, top)
     inverse = torch.where(live, tops / torch.where(live, absmax, 1.0), 0.0)
     scales = torch.where(live, (absmax / tops).clamp(max=largest_scale(nbits)), 0.0)
@@ -103,22 +104,22 @@ def group_dequantize(
     out: torch.Tensor | None = None,
     add: bool = False,
 ) -> torch.Tensor:
-    """Write the values of ``group_quantize``, or of several senders' sum, into ``out``.
+    """Decode what ``group_quantize`` returned, or the sum of several senders, into ``out``.
 
-    The senders are added one after the other, in float32 and before the inverse transform, which
-    happens once. A NaN of one sender makes the sum NaN.
+    Senders are added one after the other, in float32 and before the inverse transform, which runs
+    once. A NaN from one sender makes the sum NaN.
 
     Args:
-        data: uint8, flat, or [num_senders, nbytes], or [num_senders, num_rows, nbytes]; each row in
-            one piece.
-        scales: float32, likewise.
+        data: uint8, flat, or [num_senders, nbytes], or [num_senders, num_rows, nbytes]; each row
+            contiguous.
+        scales: float32, with the same leading dimensions and one scale per group.
         nbits: 8 or 4.
         group: values per scale.
-        hadamard: undo the transform.
-        out: contiguous, any float dtype, or [num_rows, num_values] with rows in one piece each; may end
+        hadamard: whether to invert the transform.
+        out: contiguous, any float dtype, or [num_rows, num_values] with contiguous rows; may end
             inside the last group of a row. Every NaN in it is ``nan_of`` its dtype. By default flat
             float32 of whole groups.
-        add: add the float32 values to what ``out`` holds. The sum is made in float32, or in float64
+        add: add the float32 values to what ``out`` holds. The sum is computed in float32, or in float64
             if ``out`` is, and rounded once.
 
     Returns:
@@ -140,7 +141,7 @@ def group_dequantize(
 
 
 def by_sender(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return data and scales of one or several senders and rows as [num_senders, num_rows, ...]."""
+    """View data and scales of one or several senders and rows as [num_senders, num_rows, ...]."""
     if data.dim() == 3:
         return data, scales
     return torch.atleast_2d(data).unsqueeze(1), torch.atleast_2d(scales).unsqueeze(1)

@@ -1,7 +1,7 @@
-"""Lists of slices in numba: one kernel call for many, in the common case.
+"""Bit-packed lists in numba: one kernel call for many tensors, in the common case.
 
-What is not common (outliers, float16 and bfloat16, slices worth several threads of their own) goes
-through the operations for single tensors, which write the same bytes.
+Everything else (outliers, float16 and bfloat16, tensors large enough for several threads) goes through
+the operations for single tensors, which write the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _padded(nbytes: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _body_starts(num_codes: int, block: int) -> Any:
-    """Return number of tiles, number of blocks, and where widths and words start."""
+    """Return the numbers of tiles and blocks, and where widths and words start."""
     num_tiles, num_blocks = -(-num_codes // TILE), -(-num_codes // block)
     widths_start = _padded(4 * (num_tiles + 1))
     return num_tiles, num_blocks, widths_start, widths_start + _padded(num_blocks)
@@ -52,9 +52,9 @@ def _body_starts(num_codes: int, block: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def _zigzag_bytes(octets: Any) -> None:
-    """Turn codes from -128 to 127 into zigzag fields."""
+    """Convert codes from -128 to 127 to zigzag fields, in place."""
     zero, ones, least_negative = np.uint8(0), np.uint8(255), np.uint8(128)
-    # no shift: processors have none for bytes, and four times as long for the wider ones
+    # no shift: processors have none for bytes, and one on wider lanes takes four times as long
     for i in range(octets.size):
         code = octets[i]
         octets[i] = np.uint8(code + code) ^ (ones if code >= least_negative else zero)
@@ -62,7 +62,7 @@ def _zigzag_bytes(octets: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _pack_slice(values: Any, bound_args: Any, infinities: Any, block: int, body: Any) -> Any:
-    """Write one body; return its size, 0 if the slice is not common; step; range."""
+    """Write one body; return its size (0 if the tensor is not a common case), its step, and its range."""
     low, high = range_if_finite(values, infinities)
     grid = fit_grid(low, high, bound_args, values)
     step, inverse, bound = grid
@@ -113,7 +113,7 @@ def _pack_kernel(
     target: Any,
     sizes: Any,
 ) -> None:
-    """Write the payloads and ranges of all common slices that get smaller; others get size 0."""
+    """Write payloads and ranges of all common tensors that become smaller; the others get size 0."""
     place = 0
     for k in range(addresses.size):
         values = array_at(addresses[k], counts[k], like)
@@ -160,14 +160,14 @@ def encode_streams(
 
 
 def _fused_block(pipeline: StreamPipeline) -> int | None:
-    """Return the codes per block if the kernels here run that predictor and encoder."""
+    """Return the codes per block if the kernels here implement the predictor and encoder; else None."""
     if (pipeline.predictor, pipeline.encoder.form) != (0, "bitpack"):
         return None
     return cast("BitpackEncoder", pipeline.encoder).block
 
 
 def _packing(block: int, xs: Sequence[torch.Tensor], bound: Bound) -> KernelCall:
-    """Return the call that packs tensors of one dtype."""
+    """Return the kernel call that packs tensors of one dtype."""
     counts, dtype = [x.numel() for x in xs], xs[0].dtype
     arguments = (
         addresses_of(xs),
@@ -182,7 +182,7 @@ def _packing(block: int, xs: Sequence[torch.Tensor], bound: Bound) -> KernelCall
 
 @njit(nogil=True, cache=True)
 def _unpack_slice(body: Any, step: Any, block: int, out: Any) -> bool:
-    """Decode one slice; return whether the body is well formed."""
+    """Decode one tensor; return whether its body is well formed."""
     num_tiles, num_blocks, widths_start, words_start = _body_starts(out.size, block)
     if body.size < words_start + TAIL_NBYTES:
         return False
@@ -208,7 +208,7 @@ def _unpack_kernel(
     block: int,
     decoded: Any,
 ) -> None:
-    """Decode all plain payloads, given by addresses and sizes."""
+    """Decode all payloads that ``plain_step`` accepts, given by addresses and sizes."""
     for k in range(payloads.size):
         payload = array_at(payloads[k], sizes[k], decoded.view(np.uint8))
         out = array_at(outs[k], counts[k], like)
@@ -239,7 +239,7 @@ def decode_streams(
 def _unpack(
     block: int, outs: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor]
 ) -> list[bool]:
-    """Decode into tensors of one dtype; return which of the payloads the kernel could decode."""
+    """Decode into tensors of one dtype; return which payloads the kernel decoded."""
     done = np.zeros(len(outs), dtype=np.bool_)
     _unpack_kernel(
         addresses_of(payloads),

@@ -1,8 +1,8 @@
-"""Rows in numba: one kernel call for many tensors in the common case.
+"""Lists of row matrices in numba: one kernel call for many tensors, in the common case.
 
-Small tensors are the rule in an exchange of embeddings, and a composition of operations would
-spend more time between its kernels than in them. What is not common (outliers, escapes, wide
-alphabets, odd widths, rANS) goes through the composition, which writes the same bytes.
+Most tensors in an exchange of embeddings are small, and a composition of operations would spend more
+time between its kernels than in them. Everything else (outliers, escapes, wide alphabets, row widths
+that are not a multiple of 8, rANS) goes through the composition, which writes the same bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tersor.types import Bound
 
 @njit(nogil=True, cache=True)
 def _gather(values: Any, width: int, first: Any, rows: Any) -> Any:
-    """Return the rows ``first`` back to back: whole arrays vectorise where single rows do not."""
+    """Return the rows ``first`` back to back, because loops over whole arrays vectorise and those over rows do not."""
     if first.size * width == values.size:
         return values
     for k in range(first.size):
@@ -51,7 +51,7 @@ def _gather(values: Any, width: int, first: Any, rows: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
-    """Merge rows with equal symbols in place; return how many are left."""
+    """Merge rows with equal symbols in place; return the number of distinct rows."""
     num_distinct = first.size
     again = np.empty(num_distinct, dtype=np.int32)
     kept = np.empty(num_distinct, dtype=np.int64)
@@ -70,7 +70,7 @@ def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
 def _encode_slice(
     values: Any, width: int, bound_args: Any, infinities: Any, buffers: Any, target: Any
 ) -> Any:
-    """Write the body of one matrix; return its size, 0 if it is not common; step; range."""
+    """Write the body of one matrix; return its size (0 if it is not a common case), its step, and its range."""
     hashes, indices, firsts, refs, flags, rows, octets = buffers
     num_rows = values.size // width
     index = indices[:num_rows]
@@ -82,7 +82,7 @@ def _encode_slice(
     step, inverse, _ = grid
     if step == 0 or not max(abs(low), abs(high)) * inverse < bound_args.radius:
         return 0, np.float64(step), low, high
-    # rounding keeps order, so the range's ends have the extreme codes
+    # rounding is monotonic, so the limits of the range have the extreme codes
     smallest = np.int32(np.rint(low * inverse))
     alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
     if alphabet > NARROW:
@@ -108,7 +108,7 @@ def _encode_kernel(
     target: Any,
     sizes: Any,
 ) -> None:
-    """Write the payloads and ranges of all common slices that get smaller; others get size 0."""
+    """Write payloads and ranges of all common matrices that become smaller; the others get size 0."""
     most_rows, most_values = _largest(shapes)
     buffers = (
         np.empty(most_rows, dtype=np.uint64),
@@ -136,7 +136,7 @@ def _encode_kernel(
 
 @njit(nogil=True, cache=True)
 def _largest(shapes: Any) -> Any:
-    """Return the most rows and the most values of any matrix."""
+    """Return the largest number of rows, and of values, of any matrix."""
     most_rows, most_values = np.int64(0), np.int64(0)
     for k in range(len(shapes)):
         most_rows = max(most_rows, shapes[k, 0])
@@ -145,13 +145,13 @@ def _largest(shapes: Any) -> Any:
 
 
 def _max_nbytes(num_rows: int, width: int) -> int:
-    """Return room for the worst case: 14 bits per row for the index, 11 per value, and tables."""
+    """Return the size of the worst case: 14 bits per row for the index, 11 per value, and tables."""
     chunks = num_rows * (width + 1) // 8192 + 2
     return 4096 + 2 * num_rows + num_rows // 4 + num_rows * width * 11 // 8 + 16 * chunks
 
 
 def _is_common(x: torch.Tensor) -> bool:
-    # rows of whole 64-bit words, also after quantizing to bytes
+    # rows must be whole 64-bit words, also after quantizing to bytes
     return x.dtype in INFINITIES and x.numel() > 0 and x.shape[1] % 8 == 0
 
 
@@ -174,7 +174,7 @@ def encode_row_lists(
 
 
 def _encoding(matrices: Sequence[torch.Tensor], bound: Bound) -> KernelCall:
-    """Return the call that encodes matrices of one dtype."""
+    """Return the kernel call that encodes matrices of one dtype."""
     shapes, dtype = [tuple(x.shape) for x in matrices], matrices[0].dtype
     arguments = (
         addresses_of(matrices),
@@ -188,7 +188,7 @@ def _encoding(matrices: Sequence[torch.Tensor], bound: Bound) -> KernelCall:
 
 @njit(nogil=True, cache=True)
 def _decode_slice(body: Any, step: Any, width: int, buffers: Any, out: Any) -> bool:
-    """Decode one matrix; return False if its body is malformed or not common."""
+    """Decode one matrix; return False if its body is malformed or not a common case."""
     indices, highs, refs, rows, octets = buffers
     index = indices[: out.size // width]
     count, start = take_index(body, highs, refs, index)
@@ -217,7 +217,7 @@ def _decode_slice(body: Any, step: Any, width: int, buffers: Any, out: Any) -> b
 def _decode_kernel(
     payloads: Any, sizes: Any, outs: Any, shapes: Any, like: Any, bound_args: Any, decoded: Any
 ) -> None:
-    """Decode all plain payloads, given by addresses and sizes, that are common."""
+    """Decode all payloads that ``plain_step`` accepts and that are common, given by addresses and sizes."""
     most_rows, most_values = _largest(shapes)
     buffers = (
         np.empty(most_rows, dtype=np.int32),
@@ -253,7 +253,7 @@ def decode_row_lists(
 
 
 def _decode(outs: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor]) -> list[bool]:
-    """Decode into matrices of one dtype; return which of the payloads the kernel could decode."""
+    """Decode into matrices of one dtype; return which payloads the kernel decoded."""
     done = np.zeros(len(outs), dtype=np.bool_)
     _decode_kernel(
         addresses_of(payloads),

@@ -1,4 +1,4 @@
-"""Lists on a CPU: what a fused kernel takes goes in runs, the rest tensor by tensor."""
+"""Lists on a CPU: a fused kernel takes the tensors that fit it in runs; the rest go one by one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tersor.kernels.runtime.cpu_runs import run_into_scratch, runs_of_equal, spl
 from tersor.types import Bound
 
 KernelCall = tuple[Callable[..., None], int, tuple[Any, ...]]
-"""A kernel, the most bytes that its payloads can take, and its arguments."""
+"""A kernel, the maximum size of its payloads together, and its arguments."""
 Made = tuple[torch.Tensor, Range | None]
-"""A payload, and the range of its tensor if that was found."""
+"""A payload, and the range of its tensor if it was computed."""
 
 
 def encode_in_runs(
@@ -26,15 +26,15 @@ def encode_in_runs(
     prepare: Callable[[Sequence[torch.Tensor], Bound], KernelCall],
     encode_one: Callable[[int], Made],
 ) -> EncodedList:
-    """Encode tensors that ``fits`` holds for in runs of one dtype and bound, and the others one by one.
+    """Encode the tensors that ``fits`` accepts in runs of one dtype and bound, and the others one by one.
 
     Args:
-        xs: what to encode.
+        xs: the tensors to encode.
         bounds: one per tensor.
-        fits: whether the kernel takes a tensor; it may still not be able to code it.
-        prepare: returns the call of the kernel for a run. After its arguments the kernel is given the
-            ranges to fill in, float64 [len(run), 2], and what ``run_into_scratch`` adds; it leaves a size
-            of 0 for what it cannot code.
+        fits: whether the kernel takes a tensor; it may still fail to code it.
+        prepare: returns the kernel call for a run. After its arguments, the kernel receives the ranges to
+            fill in, float64 [len(run), 2], and what ``run_into_scratch`` adds. It leaves a size of 0 for
+            tensors that it cannot code.
         encode_one: encodes tensor ``k`` without the kernel.
     """
     made: dict[int, Made] = {}
@@ -55,9 +55,9 @@ def decode_in_runs(
     decode_run: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[bool]],
     decode_one: Callable[[int], None],
 ) -> None:
-    """Decode into tensors that ``fits`` holds for in runs of one dtype, and the others one by one.
+    """Decode into the tensors that ``fits`` accepts in runs of one dtype, and the others one by one.
 
-    ``decode_run`` says of each whether its kernel decoded it.
+    ``decode_run`` returns, for each tensor, whether its kernel decoded it.
     """
     left = set(range(len(outs)))
     for run in split_by_nbytes(outs, [k for k, out in enumerate(outs) if fits(out)]):

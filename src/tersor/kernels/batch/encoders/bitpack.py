@@ -1,4 +1,4 @@
-"""Fixed-length encoder: every block of codes takes the bits its largest code needs."""
+"""Fixed-length encoder: each block of codes has the field width that its largest code needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BitpackEncoder(Encoder):
     base: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse block sizes without a kernel."""
+        """Reject block sizes without a kernel, and values of ``base`` that are not bool."""
         if type(self.block) is not int or self.block not in (32, 64):
             raise SpecError(f"block must be 32 or 64, not {self.block}")
         if not isinstance(self.base, bool):
@@ -67,7 +67,7 @@ class BitpackEncoder(Encoder):
     def predict_encode(
         self, x: torch.Tensor, grid: Grid, dims: int, lead: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``Encoder.predict_encode``; one pass over memory where neighbours predict."""
+        """See ``Encoder.predict_encode``; takes one pass over memory if only neighbours predict."""
         if self.base or not is_flat(x.dim(), dims):
             # not super(): slots=True makes a new class, which its zero-argument form misses
             return Encoder.predict_encode(self, x, grid, dims, lead)

@@ -30,7 +30,7 @@ class EntropyEncoder(Encoder):
     """Common part of Huffman and rANS: the alphabet and its escapes."""
 
     def window(self) -> Window | None:
-        """Return the alphabet's window if it is part of the spec; None lets the codes decide."""
+        """Return the alphabet's window if it is part of the spec; None if it depends on the codes."""
         return None
 
     @abstractmethod
@@ -45,7 +45,7 @@ class EntropyEncoder(Encoder):
 
     @abstractmethod
     def max_symbols_nbytes(self, num_symbols: int) -> int:
-        """Return the most bytes a coder's body can take."""
+        """Return the maximum size of a coder's body."""
 
     def encode_mapped(self, mapped: Symbols, lead: int = 0) -> torch.Tensor:
         """Return the body of codes that are already mapped to symbols."""
@@ -76,7 +76,7 @@ class EntropyEncoder(Encoder):
     def quantize_encode(
         self, x: torch.Tensor, grid: Grid, lead: int = 0, limits: Range | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantize straight to symbols and encode them."""
+        """Quantize directly to symbols and encode them."""
         window = self.window()
         if window is not None:
             codes, positions = bounded_quantize(x, grid)
@@ -86,7 +86,7 @@ class EntropyEncoder(Encoder):
         return self.encode_mapped(mapped, lead), positions
 
     def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
-        """Decode symbols straight to values."""
+        """Decode symbols directly to values."""
         mapped, nbytes = self.decode_mapped(body, out.numel())
         dequantize_symbols(mapped.symbols, mapped, step, out)
         return nbytes
@@ -122,14 +122,14 @@ class HuffmanEncoder(EntropyEncoder):
 class AnsEncoder(EntropyEncoder):
     """rANS coding: within 1 % of the entropy, and one block per GPU warp.
 
-    ``frequencies`` is a table both sides know: one entry per code, centred on code 0, and the
-    last for the escape; it must sum to 4096 (up to 256 entries) or 16384.
+    ``frequencies`` is a table known to both sides: one entry per code, centred on code 0, then one for
+    the escape. It must sum to 4096 (up to 256 entries) or 16384.
     """
 
     frequencies: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse tables that do not sum to the coder's scale."""
+        """Reject tables that do not sum to the coder's scale."""
         table = self.frequencies
         if table is None:
             return

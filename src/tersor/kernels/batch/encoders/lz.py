@@ -9,7 +9,7 @@ offset size field
             frames        byte after byte; padded to 8 bytes
 ```
 
-A frame holds 2**20 codes, the last one fewer: first the lowest byte of every code, then the next.
+A frame holds 2**20 codes, the last one perhaps fewer: first the lowest byte of every code, then the next.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _module(name: str, package: str) -> Any:
 
 
 class FrameEncoder(Encoder):
-    """Common part of lz4 and zstd."""
+    """Common part of the lz4 and zstd encoders."""
 
     @property
     def form(self) -> str:
@@ -57,7 +57,7 @@ class FrameEncoder(Encoder):
 
     @abstractmethod
     def decode_frame(self, data: bytes, nbytes: int) -> bytes:
-        """Decompress one frame of ``nbytes``; anything else raises ``CorruptDataError``."""
+        """Decompress one frame to ``nbytes`` bytes; raise ``CorruptDataError`` if it holds anything else."""
 
     def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""
@@ -111,7 +111,7 @@ class FrameEncoder(Encoder):
 
 
 def _narrowest(values: Any) -> tuple[int, int]:
-    """Return the smallest code and the bytes that the others need relative to it."""
+    """Return the smallest code, and the bytes per code that codes relative to it need."""
     if values.size == 0:
         return 0, 1
     parts = threads.split(values.size, 4)
@@ -122,7 +122,7 @@ def _narrowest(values: Any) -> tuple[int, int]:
 
 
 def _planes(codes: Any, low: int, code_nbytes: int) -> bytes:
-    """Return the bytes of the codes less ``low``, lowest bytes first."""
+    """Return the byte planes of the codes minus ``low``, lowest bytes first."""
     narrow = (codes - np.int32(low)).view(np.uint32).astype(f"<u{code_nbytes}")
     planes = narrow.view(np.uint8).reshape(codes.size, -1).T
     data: bytes = np.ascontiguousarray(planes).tobytes()
@@ -141,7 +141,7 @@ class Lz4Encoder(FrameEncoder):
     acceleration: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse accelerations lz4 would clip."""
+        """Reject accelerations that lz4 would clip."""
         if type(self.acceleration) is not int or not 1 <= self.acceleration <= 65537:
             raise SpecError(f"acceleration must be from 1 to 65537, not {self.acceleration}")
 
@@ -172,7 +172,7 @@ class ZstdEncoder(FrameEncoder):
     level: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse levels zstd does not have."""
+        """Reject levels that zstd does not have."""
         if type(self.level) is not int or not -131072 <= self.level <= 22:
             raise SpecError(f"level must be from -131072 to 22, not {self.level}")
 
@@ -186,7 +186,7 @@ class ZstdEncoder(FrameEncoder):
         """See ``FrameEncoder.decode_frame``."""
         zstd = _module("zstandard", "zstandard")
         try:
-            # the frame's own size is checked first: the library would allocate whatever it says
+            # check the size that the frame states first, because the library would allocate that much
             stated = zstd.get_frame_parameters(data).content_size
             if stated != nbytes:
                 raise CorruptDataError("a zstd frame has the wrong size")

@@ -1,8 +1,8 @@
 """Payloads of ``ans`` for a list of tensors in Triton.
 
-Values are read once (twice for a relative bound) and become symbols (``ans_quantize.py``), which are coded to
-words (``entropy/rans/gpu``); when the sizes of these are known, payloads are planned, and then written. In large
-lists neither symbols nor words are held (``ans_values.py``): values are read twice more.
+Values are read once (twice for a relative bound) and become symbols (``ans_quantize.py``), which are coded to words
+(``entropy/rans/gpu``). Once the sizes of the words are known, payloads are planned, and then written. For large
+lists neither symbols nor words are kept in memory (``ans_values.py``): values are read two more times.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ from tersor.kernels.runtime.sparing import is_sparing
 from tersor.types import Bound
 
 MOST_HELD_NBYTES: Final = 256 << 20
-"""Of tensors whose symbols and words are held, which takes half of their bytes or more: without them 256 MiB take
-an H200 618 us where they took 415."""
+"""Largest list whose symbols and words are kept in memory, which takes half of its bytes or more. Without them,
+256 MiB take an H200 618 us instead of 415."""
 _NARROW = tl.constexpr(NARROW)
 
 
@@ -82,10 +82,10 @@ def _put_escapes(
     head, total, address, count, first, last, tile_values, ends, grid, window, shape,
     TYPE: tl.constexpr, PART: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Write behind ``head`` what escapes a window in every so many tiles, or blocks, of ``[first, last)``.
+    """Write the codes that escape a window behind ``head``, for this program's share of the tiles ``[first, last)``.
 
-    ``total`` codes escape in all of them; ``ends`` are running sums over the tiles, of ``tile_values`` each.
-    Tiles with escapes are quantized once more.
+    Tiles, or blocks, have ``tile_values`` values each; ``total`` codes escape in all of them. ``ends`` are inclusive
+    prefix sums of the escapes of the tiles. Tiles with escapes are quantized again.
     """
     positions = (head + 2).to(tl.pointer_type(tl.int32))
     for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
@@ -104,7 +104,7 @@ def _put_escapes(
                 _, escapes = escape_window(codes, window)
                 escapes = escapes & (position < count)
                 place = rank + tl.cumsum(escapes.to(tl.int64), axis=0) - 1
-                # values that have changed since they were counted must not end behind the payload
+                # values that have changed since they were counted must not be written past the payload
                 is_put = escapes & (place < total)
                 tl.store(positions + place, position.to(tl.int32), mask=is_put)
                 tl.store(positions + total + place, codes, mask=is_put)
@@ -113,13 +113,13 @@ def _put_escapes(
 
 @triton.jit
 def _num_escapes(stream, num_narrow, num_escapes):
-    """Return how many codes of a stream escape its window; 0 for one of bytes."""
+    """Return how many codes of a stream escape its window; 0 for a stream of bytes."""
     return tl.load(num_escapes + stream - num_narrow, mask=stream >= num_narrow, other=0)
 
 
 @triton.jit
 def _copy_escapes(head, num, stream, num_narrow, escapes, places, LANES: tl.constexpr):
-    """Copy every so many runs of the ``num`` escapes of a stream behind ``head``."""
+    """Copy this program's share of the ``num`` escapes of a stream behind ``head``."""
     place = tl.load(places + stream - num_narrow, mask=num > 0, other=0)
     source = escapes.to(tl.pointer_type(tl.int64)) + place
     for start in range(tl.program_id(1) * LANES, num, tl.num_programs(1) * LANES):
@@ -134,10 +134,10 @@ def _finish_kernel(
     shapes, room, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
     HAS_WIDE: tl.constexpr, ARE_HELD: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
+    """Program (k, p) finishes every p-th tile of tensor k; the first program writes the heads.
 
-    It also says where the coder's body goes, which is nowhere if the payload does not fit. ``ARE_HELD`` says
-    that the escapes of wide streams are in memory; else ``escaping`` has running sums over their blocks.
+    It also stores the address for the coder's body, 0 if the payload does not fit. ``ARE_HELD`` says that the
+    escapes of wide streams are in memory; otherwise ``escaping`` has prefix sums over their blocks.
     """
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
@@ -148,7 +148,7 @@ def _finish_kernel(
         count, address = tl.load(counts + k), tl.load(starts + k)
         first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
         grid, shape = load_grid(grids, k), load_shape(shapes, k) if DIMS > 0 else (1, 1, 1)
-        # running sums of the tensor's own tiles, and of nothing before them
+        # the prefix sums cover the tensor's own tiles only
         finish_tiles(
             payload, row, address, count, first - first, last - first, missing + first, 0, grid,
             TYPE, TILE, PART,
@@ -187,17 +187,16 @@ def _finish_kernel(
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A list whose bodies are coded, or measured, and whose payloads are decided.
+    """A list whose bodies are coded or measured.
 
     Attributes:
         task: the list.
-        quantized: what is known of its tensors.
-        wide: None if all streams are of bytes, or the table is static.
-        escaping: running sums over the tiles of static tables, or over the blocks of wide streams, of codes that
-            escape.
-        firsts: int64 [streams], the first block of each, where ``escaping`` is of blocks.
+        quantized: facts about its tensors.
+        wide: facts about wide streams; None if all streams are of bytes, or the table is static.
+        escaping: prefix sums of the escapes, over tiles for a static table, else over blocks of wide streams.
+        firsts: int64 [streams], the first block of each stream, if ``escaping`` is over blocks.
         nbytes: int64 [streams], sizes of the bodies.
-        put: writes the bodies to addresses, int64 [streams], but not to 0.
+        put: writes the bodies to addresses, int64 [streams], skipping those that are 0.
     """
 
     task: Task
@@ -209,7 +208,7 @@ class _Coded:
     put: Callable[[torch.Tensor], None]
 
     def write(self, plan: torch.Tensor, nbytes: int) -> torch.Tensor:
-        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory."""
         task, quantized, wide = self.task, self.quantized, self.wide
         xs, tiles, routes, device = task.xs, task.tiles, task.routes, plan.device
         numels = tuple(x.numel() for x in xs)
@@ -231,7 +230,7 @@ class _Coded:
 
 
 def _code_symbols(task: Task, counts: torch.Tensor) -> _Coded:
-    """Code symbols that are held in memory, to words that are too: the fewest looks at the values."""
+    """Quantize to symbols in memory and code these to words in memory, which reads the values least often."""
     streams, quantized = ans_quantize.quantize(task)
     if task.window is not None:
         encoded, wide = encode_streams(streams), None
@@ -245,7 +244,7 @@ def _code_symbols(task: Task, counts: torch.Tensor) -> _Coded:
 
 
 def _code_values(task: Task, counts: torch.Tensor) -> _Coded:
-    """Count and measure symbols that are not held: little memory."""
+    """Count and measure symbols without keeping them, which takes little memory."""
     quantized, routes, wide = ans_quantize.count_in_pieces(task, counts), task.routes, None
     if task.window is None and routes.num_narrow < len(task.xs):
         num_escapes = choose_windows_alone(routes, counts, quantized)
@@ -259,7 +258,7 @@ def _code_values(task: Task, counts: torch.Tensor) -> _Coded:
 def _wide_ones(
     xs: Sequence[torch.Tensor], bounds: Sequence[Bound], encoder: AnsEncoder, are_wide: bool, dims: int
 ) -> frozenset[int]:  # fmt: skip
-    """Return which tensors have symbols of int16."""
+    """Return the tensors that get int16 symbols."""
     window = encoder.window()
     if window is None and not are_wide:
         return wide_tensors([x.numel() for x in xs], bounds, dims)
@@ -275,14 +274,14 @@ def encode_ans(
     are_wide: bool = False,
     dims: int = 0,
 ) -> FusedList:
-    """Encode contiguous tensors of one dtype and device, of which ``dims`` axes predict, without waiting.
+    """Encode contiguous tensors of one dtype and device, predicted along ``dims`` axes, without waiting.
 
-    ``with_ranges`` changes nothing: the ranges of relative bounds are found in any case. A second pass is
-    needed where codes span more than 256, or more than 4096 in a tensor of ``wide_tensors``; with ``are_wide``
-    all are taken for such tensors. With a static table none needs it.
+    ``with_ranges`` has no effect: the ranges of relative bounds are always computed. A tensor needs a second pass
+    if its codes span more than 256 values, or more than 4096 if ``wide_tensors`` returns it; ``are_wide`` treats
+    all tensors as wide. With a static table, no tensor needs a second pass.
 
-    Lists of more than 32 MiB take working memory of a fourteenth of their bytes; shorter ones of up to 1.5
-    times their bytes, and less time.
+    Lists above ``MOST_HELD_NBYTES``, and all lists inside ``sparing_memory``, take a workspace of a fourteenth of
+    their bytes. Other lists take up to 1.5 times their bytes, and less time.
     """
     del with_ranges
     device, dtype = xs[0].device, xs[0].dtype
@@ -291,7 +290,7 @@ def encode_ans(
         routes = routes_of(numels, _wide_ones(xs, bounds, encoder, are_wide, dims), device)
         is_static = encoder.frequencies is not None
         num_wide = len(xs) - routes.num_narrow
-        # what must be 0 at first, zeroed in one launch
+        # everything that must start at 0, zeroed in one launch
         parts = (2 * len(xs), 0 if is_static else num_counts(routes.num_narrow, num_wide))
         zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
         keys, counts = zeroed.split_with_sizes(parts)

@@ -1,11 +1,11 @@
-"""Decoding of the payloads of ``ans`` of a list of tensors in Triton, without a wait.
+"""Decoding of ``ans`` payloads of a list of tensors in Triton, without waiting.
 
-The coder's symbols become values as they are decoded; tensors that are not coded are filled after
-that, and escaped codes and outliers written over what was decoded in their places. What the bytes say
-is checked before it is relied on.
+The coder's symbols become values as they are decoded. Tensors that are not coded are filled afterwards,
+and escaped codes and outliers overwrite the values decoded in their positions. Nothing in the bytes is
+trusted before it is checked.
 
-Only the device knows which alphabets are wide. A tensor large enough to have one has two streams, one
-of each kind, and the payload decides which of them has symbols.
+Only the device knows which alphabets are wide. A tensor large enough to have a wide one has two
+streams, one of each kind, and the payload decides which of them has symbols.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _VALUES_PER_STORE: Final = 1024
 """Values that one step of filling a tensor writes."""
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 _STREAM_FIELDS: Final = ("addresses", "rooms", "coded", "alphabets", "lows", "steps")
-"""What is known of a stream before it is decoded; names of ``_layout``."""
+"""Facts about a stream before it is decoded, as names in ``_layout``."""
 MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
-"""States of a payload that was not decoded: wrong, or of a form that this module does not know."""
+"""States of a payload that was not decoded: malformed, or of a form that this module does not know."""
 
 
 @triton.jit
 def _store_stream(k, inside, address, room, count, alphabet, low, step, streams):
-    """Say what the coder is to decode as stream ``k``."""
+    """Store the facts that the coder needs to decode stream ``k``."""
     addresses, rooms, coded, alphabets, lows, steps = streams
     tl.store(addresses + k, address, mask=inside)
     tl.store(rooms + k, room, mask=inside)
@@ -68,7 +68,7 @@ def _open_kernel(
     window_alphabet, TYPE: tl.constexpr, LANES: tl.constexpr, HAS_WIDE: tl.constexpr,
     STATIC: tl.constexpr,
 ):  # fmt: skip
-    """One program opens ``LANES`` payloads and says what the coder is to decode."""
+    """One program opens ``LANES`` payloads and stores the facts about their streams."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = k < num_tensors
     size = tl.load(sizes + k, mask=inside, other=0)
@@ -82,7 +82,7 @@ def _open_kernel(
     second = tl.load(head + 1, mask=whole, other=0)
     low, alphabet, num_escapes = first.to(tl.int32), (first >> 32) & 0xFFFF, second & 0xFFFFFFFF
     room = body - HEAD_NBYTES - ESCAPE_NBYTES * num_escapes
-    # what lies between and behind the numbers must be zero
+    # unused bits must be zero
     possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
     possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= LARGEST_CODE)
     possible = possible & (alphabet <= _WIDE) & (num_escapes <= count) & (room >= 0)
@@ -112,7 +112,7 @@ def _open_kernel(
 
 @triton.jit
 def _put_escapes(head, count, address, step, status, TYPE: tl.constexpr, LANES: tl.constexpr):
-    """Write every so many runs of escaped codes, as ``TYPE``, over what was decoded in their places."""
+    """Overwrite decoded values with this program's share of the escaped codes, as ``TYPE``."""
     num_escapes = tl.load(head + 1) & 0xFFFFFFFF
     positions = (head + 2).to(tl.pointer_type(tl.uint32))
     codes = positions.to(tl.pointer_type(tl.int32)) + num_escapes
@@ -131,7 +131,7 @@ def _put_escapes(head, count, address, step, status, TYPE: tl.constexpr, LANES: 
 
 @triton.jit
 def _is_whole(k, coded, rooms, nbytes):
-    """Say whether stream ``k`` has no symbols, or the coder read all of its body."""
+    """True if stream ``k`` has no symbols, or the coder read its whole body."""
     return (tl.load(coded + k) == 0) | (tl.load(nbytes + k) == tl.load(rooms + k))
 
 
@@ -140,9 +140,10 @@ def _fill_kernel(
     buffer, offsets, sizes, targets, places, counts, coded, rooms, nbytes, wide_streams, states,
     status, TYPE: tl.constexpr, CODE_TYPE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) writes every p-th part of tensor k if it is not coded, or of its escapes.
+    """Program (k, p) writes every p-th part of tensor k if it is not coded, else of its escapes.
 
-    These are written as ``CODE_TYPE`` to what was decoded, at ``places``. The first checks that the coder read all of its body.
+    Escapes are written as ``CODE_TYPE`` over the decoded values or residuals at ``places``. The first program checks
+    that the coder read the whole body.
     """
     k = tl.program_id(0)
     count, address = tl.load(counts + k), tl.load(targets + k)
@@ -169,7 +170,7 @@ def _fill_kernel(
 
 @cached_on_stream
 def _wide_streams(numels: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return the wide stream of each large tensor, int32, behind those of bytes; 0 for the others."""
+    """Return the wide stream of each large tensor, int32, numbered after those of bytes; 0 for the others."""
     streams = [0] * len(numels)
     for stream, k in enumerate(large_tensors(numels), len(numels)):
         streams[k] = stream
@@ -192,7 +193,7 @@ def _layout(num_streams: int) -> Layout:
 
 
 class _Residuals(NamedTuple):
-    """Memory for the int32 residuals of several tensors, and the address of those of each."""
+    """Memory for the int32 residuals of several tensors, and the address of each tensor's residuals."""
 
     memory: torch.Tensor
     places: torch.Tensor
@@ -205,7 +206,7 @@ def _residuals(numels: tuple[int, ...], device: torch.device) -> _Residuals:
 
 
 def _table(encoder: AnsEncoder, device: torch.device) -> StaticTable | None:
-    """Return the static table of an encoder on the device; None if each body has its own."""
+    """Return the static table of an encoder on the device; None if each body has its own table."""
     if encoder.frequencies is None:
         return None
     return static_table(encoder.frequencies, device)
@@ -224,17 +225,18 @@ def decode_ans(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
-            that lies elsewhere, the difference of their addresses. Trusted.
-        sizes: int64 [len(outs)], bytes of each. Trusted.
-        outs: what to write.
-        encoder: what wrote them.
-        status: what to write the result to; new memory by default.
-        dims: axes that predict, 0 for none. Residuals take 4 bytes per value, but none in float32.
+        offsets: int64 [len(outs)], the start of each payload relative to ``buffer``; a payload elsewhere
+            has the difference of the addresses. Not checked.
+        sizes: int64 [len(outs)], bytes of each payload. Not checked.
+        outs: tensors to write.
+        encoder: the encoder that wrote the payloads.
+        status: receives the result; new memory by default.
+        dims: number of predicting axes, 0 for none. Residuals take 4 bytes per value, except in float32.
 
     Returns:
-        int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload of a
-        tensor that is not large has a wide alphabet, which others decode, else ``MALFORMED`` or both.
+        int32 [len(outs)]: 0 if the tensor is decoded, else nonzero, and the tensor is undefined. ``UNKNOWN``
+        says that a tensor that is not large has a wide alphabet, which the composition decodes; otherwise
+        the status is ``MALFORMED`` or both.
     """
     device, dtype, numels = buffer.device, outs[0].dtype, tuple(y.numel() for y in outs)
     window, table = encoder.window(), _table(encoder, device)
@@ -243,7 +245,7 @@ def decode_ans(
     code_dtype = torch.int32 if dims else dtype
     residuals = _residuals(numels, device) if dims and dtype != torch.float32 else None
     decoded = targets if residuals is None else residuals.places
-    # of bytes, then of int16; gathered on the device, where a replay finds other addresses
+    # streams of bytes, then of int16; gathered on the device, because a replay sees other addresses
     order = (*range(len(outs)), *wide)
     places = decoded[on_device(order, device)] if wide else decoded
     status = torch.empty(len(outs), dtype=torch.int32, device=device) if status is None else status

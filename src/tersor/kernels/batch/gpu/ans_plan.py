@@ -1,7 +1,7 @@
-"""What the payloads of ``ans`` for a list of tensors are to be, in Triton.
+"""Planning of the ``ans`` payloads of a list of tensors, in Triton.
 
-First the alphabets, which the coder needs; then, when it has said how long its bodies are, how and
-where each payload is stored.
+First the alphabets are decided, which the coder needs. Once the sizes of its bodies are known, the form
+and the place of each payload are decided.
 """
 
 from __future__ import annotations
@@ -24,37 +24,36 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
 
 LEAST_WIDE: Final = 1 << 18
-"""Values from which on a tensor may have more than 256 codes without being left to a second pass, or to a
-second look when it is decoded: lists of smaller ones, as look-ups of 2048 rows, have no launches that
-mostly find nothing to do."""
+"""Smallest tensor that may have more than 256 codes without a second pass in encoding or decoding. Lists of
+smaller tensors, such as look-ups of 2048 rows, thus avoid launches that would mostly find nothing to do."""
 _TILES_PER_STEP: Final = 2048
-"""Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
+"""Tiles that one step of a loop over a tensor reads; each step waits for its loads, so few steps are better."""
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
 ESCAPE_NBYTES = tl.constexpr(_ESCAPE_NBYTES)
 
 
 def large_tensors(numels: Sequence[int]) -> list[int]:
-    """Return which tensors are large enough to have more than 256 codes."""
+    """Return the tensors that are large enough to have more than 256 codes."""
     return [k for k, numel in enumerate(numels) if numel >= LEAST_WIDE]
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """What is known of the tiles of quantized tensors, and then of the tensors.
+    """Facts about the tiles of quantized tensors, then about the tensors.
 
     Attributes:
-        extents: int32 [2 * tiles], the smallest and the largest code of each.
-        missing: int64 [tiles], ``values without a code << 32 | values that are not finite``; turned
-            into running sums over the tiles of each tensor that has any.
+        extents: int32 [2 * tiles], the smallest and the largest code of each tile.
+        missing: int64 [tiles], ``values without a code << 32 | values that are not finite``; later
+            prefix sums over the tiles of each tensor that has any.
         varying: int8 [tiles], 1 if two values of the tile are proven to be finite and to differ, else 0.
-        escaping: int64 [tiles], codes that escape a static table; turned into running sums likewise. Empty
-            without such a table.
-        totals: int64 [3 * tensors], the sum of ``missing`` over each, then how many of its tiles
-            are proven to vary, then the sum of ``escaping``.
-        counts: int64 [streams], symbols to code of each. A tensor is a stream, and where none is wide the
-            streams are the tensors in order.
-        alphabets: int32 [streams].
+        escaping: int64 [tiles], codes that escape a static table; later prefix sums, as for ``missing``.
+            Empty without a static table.
+        totals: int64 [3 * tensors]: for each tensor the sum of ``missing``, then the number of tiles
+            proven to vary, then the sum of ``escaping``.
+        counts: int64 [streams], symbols to code in each stream. Each tensor is a stream; if none is
+            wide, the streams are the tensors in order.
+        alphabets: int32 [streams], alphabet sizes.
         lows: int32 [streams], the code of symbol 0.
     """
 
@@ -70,14 +69,15 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True)
 class WideTensors:
-    """What is known of a list in which some tensors are coded in int16.
+    """Facts about a list in which some tensors are coded in int16.
 
     Attributes:
-        streams: int32 [tensors], the stream of each; those of bytes come first.
-        num_narrow: streams of bytes.
-        num_escapes: int64 [wide streams], codes of each that escape its alphabet.
-        escapes: int32, per wide stream the positions of these and then the codes; None if they are not held.
-        places: int64 [wide streams], where those of each start, in pairs of int32; None likewise.
+        streams: int32 [tensors], the stream of each tensor; streams of bytes come first.
+        num_narrow: number of streams of bytes.
+        num_escapes: int64 [wide streams], codes that escape the alphabet of each stream.
+        escapes: int32, the positions of the escapes of each wide stream, then their codes; None if they are not
+            kept in memory.
+        places: int64 [wide streams], the start of each stream's escapes in pairs of int32; None if ``escapes`` is.
     """
 
     streams: torch.Tensor
@@ -93,7 +93,7 @@ def _alphabet_kernel(
     status, streams, num_narrow, window_low, window_size, HAS_WIDE: tl.constexpr,
     STATIC: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid."""
+    """One program decides the alphabet of one tensor; if it is too wide, the step of the tensor's grid becomes 0."""
     k, num_tensors = tl.program_id(0), tl.num_programs(0)
     last = tl.load(first_tiles + k + 1)
     smallest = tl.full([LANES], LARGEST_CODE, tl.int32)
@@ -123,7 +123,7 @@ def _alphabet_kernel(
     else:
         stream, largest_size = k, _NARROW
     if STATIC:
-        # what has no symbol escapes
+        # codes without a symbol escape, so the alphabet always fits
         low, size = window_low + low * 0, window_size.to(tl.int64) + 1
         largest_size = size
         escapes = tl.sum(escaped, axis=0)
@@ -182,17 +182,17 @@ def decide_alphabets(
     num_narrow: int,
     window: Window | None = None,
 ) -> None:
-    """Complete what is known of the tensors from what is known of their tiles.
+    """Compute the facts about tensors from those about their tiles.
 
     Args:
-        tiles: of the list.
-        quantized: extents and missing values are there; the rest is written.
-        grids: ``quantize.gpu.grids.grid_table``; a step becomes 0 where the codes span more than 256,
+        tiles: tiles of the list.
+        quantized: the fields per tile are set; those per tensor and per stream are written.
+        grids: from ``quantize.gpu.grids.grid_table``; a step becomes 0 if the codes span more than 256,
             or 4096 in streams of int16.
-        status: int32 [tensors], 1 there, else 0; written.
-        streams: int32 [tensors], the stream of each.
-        num_narrow: streams of bytes, which come first.
-        window: of the encoder's static table, which then is the alphabet of all; None if there is none.
+        status: int32 [tensors], receives 1 for those tensors, else 0.
+        streams: int32 [tensors], the stream of each tensor.
+        num_narrow: number of streams of bytes, which come first.
+        window: window of the encoder's static table, the alphabet of all tensors; None without such a table.
     """
     _alphabet_kernel[(status.numel(),)](
         quantized.extents, quantized.missing, quantized.varying, quantized.escaping, quantized.totals,
@@ -215,14 +215,14 @@ def plan_payloads(
     """Return the plan, int64 [tensors, NUM_FIELDS], and the payload sizes, int64.
 
     Args:
-        tiles: of the list.
-        quantized: complete.
-        body_nbytes: int64 [streams], what the coder's bodies take.
-        keys: finite range of each tensor whose values do not surely vary, as ``quantize.gpu.finite_range``
-            keeps it.
-        grids: those of ``decide_alphabets``.
-        dtype: of the tensors.
-        wide: None if all streams are of bytes.
+        tiles: tiles of the list.
+        quantized: complete facts about it.
+        body_nbytes: int64 [streams], sizes of the coder's bodies.
+        keys: finite range of each tensor that is not proven to vary, as keys of
+            ``quantize.gpu.finite_range``.
+        grids: the grids after ``decide_alphabets``.
+        dtype: dtype of the tensors.
+        wide: facts about wide streams; None if all streams are of bytes.
     """
     num_tensors, device = tiles.counts.numel(), tiles.counts.device
     plan = torch.empty((num_tensors, NUM_FIELDS.value), dtype=torch.int64, device=device)

@@ -1,8 +1,8 @@
-"""Values of a list of tensors quantized, and predicted perhaps, to symbols of ``ans`` in Triton.
+"""Quantization, with optional prediction, of a list of tensors to symbols of ``ans`` in Triton.
 
-Values become bytes, codes modulo 256: what the bytes mean is known as soon as all are written, and the coder's
-tables take it into account. Where a bound says that there are more codes they become int16, codes modulo 4096
-(``ans_wide.py``). A static table says beforehand which codes have symbols: values become these then.
+Values become bytes, their codes modulo 256. Which codes the bytes stand for is known once all are written, and is
+built into the coder's tables. If a bound implies more codes, values become int16, their codes modulo 4096
+(``ans_wide.py``). A static table defines the symbols beforehand, and values become these.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from tersor.types import Bound
 
 TILE: Final = 4096
 VALUES_PER_STEP: Final = 1024
-"""Values at a time where a tile is looked at once more."""
+"""Values that a second scan of a tile takes at a time."""
 RUN: Final = 16
-"""Tiles of a run, whose symbols are counted by one program; a power of two."""
+"""Tiles of a run, whose symbols one program counts; a power of two."""
 _PIECE_SHARE: Final = 16
-"""The symbols of a piece take so small a part of the bytes of the values."""
+"""The symbols of a piece take this fraction of the bytes of the values."""
 _WARPS: Final = 4
-"""A program has 32 values per thread, whose loads are all on their way at once."""
+"""Each thread holds 32 values, whose loads are all in flight at once."""
 _MAX_REGISTERS: Final = 80
-"""Per thread. The tiles that are done again the careful way, few as they are, would take more, and
-leave room for fewer programs: 436 MB take 135 us with 96 registers, 128 with 80."""
+"""Per thread. The careful path, which few tiles take, would need more and leave room for fewer programs:
+436 MB take 135 us with 96 registers, 128 us with 80."""
 
 
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size", "first_run"])
@@ -67,16 +67,16 @@ def _quantize_kernel(
     NBYTES: tl.constexpr, HAS_BOTH: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
     RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes one tile to symbols of ``NBYTES`` and notes what ``Quantized`` says of it.
+    """One program quantizes one tile to symbols of ``NBYTES``, and stores the facts of ``Quantized`` about it.
 
-    ``HAS_BOTH`` says that other tensors have symbols of another size: their tiles are left alone. ``RUN``, if
-    not 0, says that the tiles are those of runs of so many from ``first_run`` on, with ``owners`` of runs, and that
-    ``symbols`` has room for these alone.
+    ``HAS_BOTH`` says that some tensors have symbols of another size; their tiles are skipped. A nonzero ``RUN`` is
+    the number of tiles per run: the kernel then takes the runs from ``first_run`` on, ``owners`` are those of runs,
+    and ``symbols`` has memory for these runs only.
 
-    Only a tensor whose values do not vary needs its range, and the number of its values that are not
-    finite, after this, so a tile proves that its values vary, or looks at them once more.
+    After this, only a tensor whose values may all be equal needs its range and its number of non-finite values.
+    Therefore each tile either proves that its values vary, or scans them again.
     """
-    # backwards: the values that the pass before this one read last are still in the cache
+    # backwards: the values that the previous pass read last are still in the cache
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     place = tile * (TILE * NBYTES)
     if RUN > 0:
@@ -116,7 +116,7 @@ def _quantize_kernel(
     specials = 0
     if not varies:
         specials = examine_tile(address, limit, keys + 2 * k, TYPE, PART)
-    # places of a tile's own: thousands of programs that meet in one place take 1 ns each
+    # one location per tile: thousands of programs writing to the same location take 1 ns each
     tl.store(extents + 2 * tile, low)
     tl.store(extents + 2 * tile + 1, high)
     tl.store(missing + tile, (missed.to(tl.int64) << 32) | specials)
@@ -127,7 +127,7 @@ def _quantize_kernel(
 
 @lru_cache(maxsize=64)
 def _layout(num_tensors: int, num_tiles: int, num_symbols: int, is_static: bool) -> Layout:
-    """Return where the symbols and the fields of ``Quantized`` lie."""
+    """Return the memory layout of the symbols and the fields of ``Quantized``."""
     return Layout.of(
         {
             "symbols": (torch.uint8, num_symbols),
@@ -144,7 +144,7 @@ def _layout(num_tensors: int, num_tiles: int, num_symbols: int, is_static: bool)
 
 
 def shapes_of(xs: Sequence[torch.Tensor], dims: int) -> torch.Tensor | None:
-    """Return the sizes of the axes that predict, on the device; None if none does."""
+    """Return the sizes of the predicting axes, on the device; None if there are none."""
     if dims == 0:
         return None
     shapes = tuple(predicting_shape(tuple(x.shape), dims) for x in xs)
@@ -153,17 +153,17 @@ def shapes_of(xs: Sequence[torch.Tensor], dims: int) -> torch.Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A list that is to be quantized.
+    """A list of tensors to quantize.
 
     Attributes:
-        xs: contiguous, of one dtype and device; held, as kernels know only their addresses.
-        dims: axes that predict; 0 for none.
-        encoder: of the symbols.
-        routes: which tensor is which stream.
-        tiles: of ``TILE`` values.
-        grids: of the tensors.
+        xs: contiguous tensors of one dtype and device, kept alive because kernels have only their addresses.
+        dims: number of predicting axes; 0 for none.
+        encoder: encoder of the symbols.
+        routes: the stream of each tensor.
+        tiles: tiles of ``TILE`` values.
+        grids: quantization grids of the tensors.
         keys: ranges of tensors with relative bounds, and of those that may not vary.
-        status: int32 [tensors], that of ``decide_alphabets``.
+        status: int32 [tensors], written by ``decide_alphabets``.
     """
 
     xs: Sequence[torch.Tensor]
@@ -185,7 +185,7 @@ class Task:
         routes: Routes,
         keys: torch.Tensor,
     ) -> Task:
-        """Find the ranges that bounds need, and make the grids; ``keys`` are zeros."""
+        """Compute the ranges that relative bounds need, and the grids; ``keys`` must be zeros."""
         device, dtype = xs[0].device, xs[0].dtype
         numels = tuple(x.numel() for x in xs)
         limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
@@ -199,29 +199,29 @@ class Task:
 
     @property
     def window(self) -> Window | None:
-        """Which codes a static table has symbols for; None if there is no such table."""
+        """The codes that a static table has symbols for; None without such a table."""
         return self.encoder.window()
 
     @property
     def window_numbers(self) -> tuple[int, int]:
-        """The same for kernels."""
+        """Low and size of ``window`` for kernels; zeros without one."""
         window = self.window
         return (0, 0) if window is None else (window.low, window.size)
 
     @property
     def table(self) -> StaticTable | None:
-        """The static table on the device."""
+        """The static table on the device; None without one."""
         frequencies = self.encoder.frequencies
         return None if frequencies is None else static_table(frequencies, self.status.device)
 
     @property
     def symbol_sizes(self) -> list[int]:
-        """Bytes of the symbols of some tensors: 1, 2 or both."""
+        """The symbol sizes in bytes that occur in the list: 1, 2 or both."""
         num_narrow = self.routes.num_narrow
         return [1] * (num_narrow > 0) + [2] * (num_narrow < len(self.xs))
 
     def room(self, num_symbols: int) -> tuple[torch.Tensor, Quantized]:
-        """Return memory for so many bytes of symbols, and for what is known of the list."""
+        """Return memory for ``num_symbols`` bytes of symbols, and for the facts about the list."""
         is_static = self.window is not None
         layout = _layout(len(self.xs), self.tiles.num_tiles, num_symbols, is_static)
         held = layout.carve(self.status.device)
@@ -235,7 +235,7 @@ class Task:
         nbytes: int,
         piece: tuple[int, int] | None = None,
     ) -> None:
-        """Quantize tensors whose symbols have ``nbytes``; all tiles, or runs ``[first, last)``, a ``piece``."""
+        """Quantize the tensors whose symbols have ``nbytes`` bytes: all tiles, or the runs ``[first, last)`` of ``piece``."""
         tiles, dtype, device = self.tiles, self.xs[0].dtype, self.status.device
         runs, num_programs, first_run = None, tiles.num_tiles, 0
         if piece is not None:
@@ -256,12 +256,12 @@ class Task:
 
     @property
     def runs(self) -> TileTable:
-        """Of ``RUN`` tiles."""
+        """Runs of ``RUN`` tiles."""
         numels = tuple(x.numel() for x in self.xs)
         return tile_table(numels, RUN * TILE, self.status.device)
 
     def decide(self, quantized: Quantized) -> None:
-        """Decide the alphabets when all tiles are quantized."""
+        """Decide the alphabets, once all tiles are quantized."""
         routes = self.routes
         decide_alphabets(
             self.tiles, quantized, self.grids, self.status, routes.streams, routes.num_narrow, self.window
@@ -269,13 +269,13 @@ class Task:
 
 
 def quantize(task: Task) -> tuple[Streams, Quantized]:
-    """Quantize all tensors, and predict; return their streams, and what is known of them."""
+    """Quantize all tensors, with prediction; return their streams and the facts about them."""
     routes = task.routes
     symbols, quantized = task.room(routes.nbytes)
     for nbytes in task.symbol_sizes:
         task.launch(symbols, quantized, nbytes)
     task.decide(quantized)
-    # a code modulo 256, or 4096, is its symbol, rotated by the smallest code
+    # a code modulo 256 or 4096 is the symbol, rotated by the smallest code
     streams = Streams(
         symbols, routes.starts, quantized.counts, routes.capacities, quantized.alphabets,
         quantized.lows, routes.num_narrow, routes.narrow_nbytes, task.table,
@@ -284,9 +284,9 @@ def quantize(task: Task) -> tuple[Streams, Quantized]:
 
 
 def count_in_pieces(task: Task, counts: torch.Tensor) -> Quantized:
-    """Quantize all tensors and count their symbols, which are not kept; return what is known of them.
+    """Quantize all tensors and count their symbols without keeping them; return the facts about the tensors.
 
-    A sixteenth of the bytes of the values is enough memory for the symbols of a piece.
+    The symbols of a piece take a sixteenth of the bytes of the values.
     """
     runs = task.runs
     largest = max(task.symbol_sizes)

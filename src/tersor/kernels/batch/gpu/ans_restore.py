@@ -1,7 +1,7 @@
-"""Values of ``ans`` from decoded residuals in Triton.
+"""Restoring the values of ``ans`` from decoded residuals in Triton.
 
-A code is the sum of the residuals up to its place on every axis. Residuals of float32 lie where the values
-will: whoever reads them writes there, and nobody else reads them. Sums are taken modulo 2**32.
+A code is the sum of the residuals up to its position along every axis, modulo 2**32. The residuals of a float32
+tensor lie in its output: the program that reads them also writes there, and no other program reads them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_end, tile_table
 
 TILE: Final = 4096
-"""Residuals that one program adds up."""
+"""Residuals that one program sums."""
 
 
 @jit_kernel()
 def _sum_kernel(residuals, counts, first_tiles, owners, sums, TILE: tl.constexpr):
-    """One program adds up the residuals of one tile, whatever they are."""
+    """One program sums the residuals of one tile, also if the tensor is not coded."""
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile)
     position = (tile - tl.load(first_tiles + k)) * TILE + tl.arange(0, TILE)
     found = load_values(tl.load(residuals + k), position, tl.load(counts + k), 0, I32, False, False)
-    # 64 bits, as what is no residual may add up to more
+    # 64 bits, because data that are not residuals may exceed 32
     tl.store(sums + tile, tl.sum(found.to(tl.int64), axis=0))
 
 
@@ -47,7 +47,7 @@ def _restore_tile(
     source, target, position, count, before, step, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     WHOLE: tl.constexpr, IS_LINE: tl.constexpr,
 ):  # fmt: skip
-    """Write the values of a tile; ``before`` is the code before its first."""
+    """Write the values of a tile; ``before`` is the code before its first value."""
     codes = load_values(source, position, count, 0, I32, ALIGNED, WHOLE)
     if IS_LINE:
         codes = tl.cumsum(codes, axis=0) + before
@@ -60,9 +60,9 @@ def _restore_kernel(
     buffer, offsets, sizes, residuals, targets, counts, first_tiles, owners, ends, status,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, IS_LINE: tl.constexpr,
 ):  # fmt: skip
-    """One program writes the values of one tile of a tensor that is coded.
+    """One program writes the values of one tile, if its tensor is coded.
 
-    ``ends`` are running sums over the tiles of all tensors, if these are lines; else residuals are codes.
+    With ``IS_LINE``, ``ends`` are prefix sums over the tiles of all tensors; otherwise residuals are codes.
     """
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile)
@@ -89,7 +89,7 @@ def _restore_line(
     buffer: torch.Tensor, offsets: torch.Tensor, sizes: torch.Tensor, residuals: torch.Tensor,
     outs: Sequence[torch.Tensor], status: torch.Tensor, is_line: bool,
 ) -> None:  # fmt: skip
-    """See ``restore``; for tensors that are one line each, or whose axes do not predict."""
+    """Implement ``restore`` for tensors that are one line each, or have no predicting axis."""
     device, ends = buffer.device, None
     tiles = tile_table(tuple(out.numel() for out in outs), TILE, device)
     if is_line:
@@ -114,17 +114,17 @@ def restore(
     status: torch.Tensor,
     dims: int,
 ) -> None:
-    """Write the values of those payloads that are coded and whose ``status`` is 0.
+    """Write the values of the payloads that are coded and whose ``status`` is 0.
 
     Args:
-        buffer: see ``ans_decode.decode_ans``, as for ``offsets``, ``sizes`` and ``outs``.
-        offsets: of the payloads.
-        sizes: of the payloads.
-        residuals: int64 [len(outs)], multiples of 16: addresses of the int32 residuals of each, which may be those of
-            the tensors if these are of float32.
-        outs: what to write.
+        buffer: the payloads, as in ``ans_decode.decode_ans``.
+        offsets: starts of the payloads.
+        sizes: sizes of the payloads.
+        residuals: int64 [len(outs)], addresses of the int32 residuals of each tensor, multiples of 16; in float32 they
+            may be those of the tensors.
+        outs: tensors to write.
         status: int32 [len(outs)].
-        dims: how many axes predict, 1 to 3.
+        dims: number of predicting axes, 1 to 3.
     """
     device = buffer.device
     shapes = [axes_of(tuple(out.shape), dims) for out in outs]

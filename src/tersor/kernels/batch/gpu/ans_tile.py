@@ -1,4 +1,4 @@
-"""A tile of values quantized, and predicted perhaps, to symbols of ``ans`` in Triton."""
+"""Quantization of a tile of values, with optional prediction, to symbols of ``ans`` in Triton."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _extent(codes, inside):
 
 @triton.jit
 def escape_window(codes, window):
-    """Return the symbols of codes by a static table, and which of them are escapes."""
+    """Return the symbols of codes for a static table, and which codes escape it."""
     symbols = codes - window[0]
     escapes = (symbols < 0) | (symbols >= window[1])
     return tl.where(escapes, window[1], symbols), escapes
@@ -51,7 +51,7 @@ def escape_window(codes, window):
 
 @triton.jit
 def _fields(codes, NBYTES: tl.constexpr):
-    """Return codes, four of which make one word, modulo 256 or 4096 and at their places in it."""
+    """Return codes [fours, 4] modulo 256 or 4096, each shifted to its place in a word of four."""
     if NBYTES == 1:
         return (codes & 255) << (8 * tl.arange(0, 4))[None, :]
     else:
@@ -67,8 +67,8 @@ def _either(a, b):
 def _store_fours(target, codes, limit, NBYTES: tl.constexpr, WHOLE: tl.constexpr):
     """Store codes [fours, 4] as symbols; unless ``WHOLE``, only fours that begin below ``limit``.
 
-    Four symbols make one word, which one thread stores: single ones would have to pass from thread to
-    thread first.
+    One thread stores four symbols as one word; storing single symbols would first have to move them between
+    threads.
     """
     word = tl.arange(0, codes.shape[0])
     fields = _fields(codes, NBYTES)
@@ -82,7 +82,7 @@ def _store_fours(target, codes, limit, NBYTES: tl.constexpr, WHOLE: tl.constexpr
 
 @triton.jit
 def _count(marks):
-    """Return how many of [fours, 4] are true."""
+    """Return the number of true values in [fours, 4]."""
     return tl.sum(tl.sum(marks.to(tl.int32), axis=1), axis=0)
 
 
@@ -93,8 +93,8 @@ def quantize_tile(
 ):  # fmt: skip
     """Store the symbols of a tile of ``limit`` values.
 
-    Returns its smallest and largest code, its outliers, its escapes, and a proof: true only if two values
-    are finite and differ.
+    Returns its smallest and largest code, its numbers of outliers and escapes, and a flag that is set only
+    if two values are finite and differ.
     """
     position = tl.arange(0, TILE // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
@@ -125,8 +125,8 @@ def quantize_whole_tile(
 ):  # fmt: skip
     """Store the symbols of a whole tile, as if every value had a code.
 
-    Returns its smallest and largest code, its escapes, and whether all codes are right: if not, the tile must
-    be quantized again. Looking at the largest error, and not at every one, takes half the instructions.
+    Returns its smallest and largest code, its number of escapes, and whether all codes are correct; if not, the
+    tile must be quantized again. Checking the largest error instead of every one takes half the instructions.
     """
     position = tl.arange(0, TILE // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
     values = load_values(address, position, TILE, 0.0, TYPE, ALIGNED, True)
@@ -150,7 +150,8 @@ def _plain_part(
 ):  # fmt: skip
     """Store the symbols of the residuals of 1024 values, as if every value had a code.
 
-    Returns their smallest and largest, their escapes, whether all are right, and a proof that values vary.
+    Returns the smallest and largest residual, the number of escapes, whether all residuals are correct, and a
+    flag that is set only if values vary.
     """
     if DIMS == 1:
         residuals, is_right, varies = line_residuals(address, base, count, grid, TYPE, ALIGNED)
@@ -172,7 +173,7 @@ def _careful_part(
     address, base, count, shape, grid, target, window, TYPE: tl.constexpr, NBYTES: tl.constexpr,
     STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Store the symbols of the residuals of 1024 values, whatever these are; see ``quantize_tile``."""
+    """Store the symbols of the residuals of any 1024 values; returns what ``quantize_tile`` does, for residuals."""
     LANES: tl.constexpr = 256
     low, high = tl.full([LANES], LARGEST_CODE, tl.int32), tl.full([LANES], SMALLEST_CODE, tl.int32)
     least, most, zeros = low, high, tl.zeros([LANES], dtype=tl.int32)
@@ -183,7 +184,7 @@ def _careful_part(
         place = start + tl.arange(0, LANES)
         position = (base + place).to(tl.int32)
         inside = position < limit
-        # an axis before the last that has one value predicts nothing
+        # an extra axis of one value predicts nothing
         residuals, codes, holds = residual_codes(
             address, position, limit, shape, grid, TYPE, DIMS if DIMS > 1 else 2
         )
@@ -210,7 +211,7 @@ def quantize_predicted(
 ):  # fmt: skip
     """Store the symbols of the residuals of a tile of ``limit`` values, 1024 at a time.
 
-    Returns what ``quantize_tile`` does; the smallest and the largest are of residuals.
+    Returns what ``quantize_tile`` does, with the smallest and largest residual instead of code.
     """
     low, high = tl.full((), LARGEST_CODE, tl.int32), tl.full((), SMALLEST_CODE, tl.int32)
     missed, escaped, varies = limit * 0, limit * 0, limit < 0

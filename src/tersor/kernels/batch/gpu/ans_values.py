@@ -1,7 +1,7 @@
-"""Values of large lists coded by rANS in Triton, without symbols or words in memory besides the payloads.
+"""rANS coding of large lists in Triton, without symbols or words in memory besides the payloads.
 
-Symbols are made of the values whenever they are needed: to be counted, a piece at a time (``ans_quantize``); to
-learn how many words each block takes; and, when all sizes are known, to be coded to where they belong.
+Symbols are computed from the values whenever they are needed: to count them, a piece at a time (``ans_quantize``); to
+measure how many words each block takes; and, once all sizes are known, to code them to their final place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tersor.kernels.runtime.workspace import Layout
 _LOW = tl.constexpr(STATE_LOW)
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 _SUMMED: Final = 1024
-"""Blocks whose escapes one step of a running sum adds up."""
+"""Blocks whose escapes one step of a prefix sum takes."""
 
 
 @triton.jit
@@ -58,9 +58,9 @@ def _symbols_at(
     source, position, TYPE: tl.constexpr, IS_WIDE: tl.constexpr, STATIC: tl.constexpr,
     DIMS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Return the symbols of the values at ``position``, all of them there if ``WHOLE``.
+    """Return the symbols of the values at ``position``, all of which exist if ``WHOLE``.
 
-    ``source`` is the tensor: address, values, sizes of its axes, grid and window.
+    ``source`` describes the tensor: address, number of values, sizes of its axes, grid and window.
     """
     address, count, shape, grid, window = source
     if DIMS == 0:
@@ -83,7 +83,7 @@ def _step(
     x, num_words, escaped, symbol, inside, entries, words, most, escape, lane_bit, bits,
     MASKED: tl.constexpr, IS_WIDE: tl.constexpr, STORE: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """Code one symbol per lane, or count its words and escapes; return states and numbers."""
+    """Code one symbol per lane, or count its words and escapes; return states, words and escapes."""
     entry = load_entry(entries, symbol, inside, MASKED, PTX and not IS_WIDE)
     if STORE:
         x, num_words = put_symbol(x, entry, words, num_words, most, lane_bit, bits, PTX, True)
@@ -101,10 +101,10 @@ def _code_block(
     IS_WIDE: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr, STORE: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
-    """Code the ``size`` values from ``base`` on, backwards from ``words``; or count words and escapes.
+    """Code the ``size`` values from ``base`` on, backwards from ``words``, or count words and escapes.
 
-    Returns the states, the number of words (of each lane where they are counted), and of escapes of each lane.
-    Symbols are made one group of four steps ahead of their use, since a step takes far less time than a load.
+    Returns the states, the number of words (per lane if only counted), and the number of escapes per lane. Symbols
+    are computed one group of four steps before their use, because a step takes far less time than a load.
     """
     lane = tl.arange(0, LANES)
     lane_bit = tl.full([LANES], 1, tl.uint32) << lane.to(tl.uint32)
@@ -129,7 +129,7 @@ def _code_block(
     s3 = _symbols_at(source, at + 3 * LANES, TYPE, IS_WIDE, STATIC, DIMS, False)
     inside = lane >= 0
     for _ in range(num_groups):
-        # after the first group, once more the first group
+        # before the first group there is none: load the first group again
         at = tl.maximum(at - 4 * LANES, base + lane)
         n0 = _symbols_at(source, at, TYPE, IS_WIDE, STATIC, DIMS, True)
         n1 = _symbols_at(source, at + LANES, TYPE, IS_WIDE, STATIC, DIMS, True)
@@ -159,7 +159,7 @@ def _code_block(
 def _source_of(
     starts, grids, shapes, tensors, k, count, window_low, window_size, DIMS: tl.constexpr
 ):
-    """Return what ``_symbols_at`` reads of the tensor of stream ``k``."""
+    """Return the ``source`` argument of ``_symbols_at`` for the tensor of stream ``k``."""
     tensor = tl.load(tensors + k)
     shape = load_shape(shapes, tensor) if DIMS > 0 else (1, 1, 1)
     window = (window_low, window_size)
@@ -173,7 +173,7 @@ def _measure_kernel(
     HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
-    """One program, of one warp, counts the words of one block, and of a wide stream its escapes."""
+    """One program, of one warp, counts the words of one block, and its escapes in a wide stream."""
     program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     num_words = tl.zeros([LANES], dtype=tl.int32)
@@ -209,7 +209,7 @@ def _write_kernel(
     HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
     PTX: tl.constexpr, COPIED: tl.constexpr,
 ):  # fmt: skip
-    """One program, of one warp, codes one block to its place in the body of its stream."""
+    """One program, of one warp, codes one block into the body of its stream."""
     program = tl.program_id(0).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     target = tl.load(targets + k)
@@ -230,7 +230,7 @@ def _write_kernel(
             )
             table = entries if STATIC else entries + table_start(k, num_narrow)
             words = (body + words_start).to(tl.pointer_type(tl.int16)) + end
-            # values that have changed since they were measured must not end before their block
+            # values that have changed since they were measured must not be written before their block
             most = (end - start).to(tl.int32)
             alphabet = tl.load(alphabets + k)
             x = tl.zeros([LANES], dtype=tl.uint32)
@@ -250,7 +250,7 @@ def _write_kernel(
 
 @jit_kernel(do_not_specialize=["num_narrow"])
 def _sum_escapes_kernel(escaping, counts, firsts, num_narrow, LANES: tl.constexpr):
-    """One program turns the escapes of the blocks of one wide stream into running sums."""
+    """One program replaces the escapes of the blocks of one wide stream by their prefix sums."""
     k = num_narrow + tl.program_id(0)
     first = tl.load(firsts + k)
     num_blocks, _, _ = body_parts(tl.load(counts + k), tl.full((), 0, tl.int32))
@@ -278,19 +278,19 @@ def _layout(num_streams: int, num_table: int, num_blocks: int, num_escaping: int
 
 @dataclass(frozen=True, slots=True)
 class MeasuredValues:
-    """Streams whose tables are made and whose blocks are measured.
+    """Streams whose tables are built and whose blocks are measured.
 
     Attributes:
-        task: what they are of.
-        quantized: what is known of the tensors.
-        blocks: which stream a program works for.
+        task: the list.
+        quantized: facts about its tensors.
+        blocks: the stream of each program.
         nbytes: int64 [streams], size of each body, a multiple of 8.
         frequencies: int16, the tables of all streams.
-        entries: int64, what encodes each symbol.
-        used: int32 [streams], symbols that occur in each.
+        entries: int64, the encoding table entry of each symbol.
+        used: int32 [streams], number of symbols that occur in each.
         ends: int64 [blocks], words of a stream up to the end of each block.
-        escaping: int64 [blocks], codes that escape the window of a wide stream, up to the end of each block; empty if
-            there is no such stream.
+        escaping: int64 [blocks], codes that escape the window of a wide stream, up to the end of each block; empty
+            without such a stream.
     """
 
     task: Task
@@ -304,7 +304,7 @@ class MeasuredValues:
     escaping: torch.Tensor
 
     def write(self, targets: torch.Tensor) -> None:
-        """Write the bodies to addresses, int64 [streams], multiples of 8; 0 leaves a body unwritten."""
+        """Write the bodies to addresses, int64 [streams], multiples of 8; address 0 skips a body."""
         task, blocks = self.task, self.blocks
         _write_kernel[(blocks.num_programs,)](
             targets, *_of_task(task), self.quantized.counts, blocks.firsts, blocks.owners,
@@ -315,7 +315,7 @@ class MeasuredValues:
 
 
 def _of_task(task: Task) -> tuple[torch.Tensor | None, ...]:
-    """Return what both kernels are told of the tensors."""
+    """Return the arguments of both kernels that describe the tensors."""
     starts = addresses(task.xs, task.status.device)
     return starts, task.grids, shapes_of(task.xs, task.dims), task.routes.tensors
 
@@ -331,13 +331,13 @@ def _constants(task: Task) -> dict[str, object]:
 def measure_values(
     task: Task, quantized: Quantized, counts: torch.Tensor, num_escapes: torch.Tensor | None
 ) -> MeasuredValues:
-    """Make the tables of all streams and measure their blocks.
+    """Build the tables of all streams and measure their blocks.
 
     Args:
         task: the list.
-        quantized: what is known of it; of wide streams, alphabets and lows are those of their windows.
-        counts: of the symbols of all streams; empty with a static table.
-        num_escapes: int64 [wide streams], of those with a table of their own; None if there are none.
+        quantized: facts about it; for wide streams, alphabets and lows are those of their windows.
+        counts: symbol counts of all streams; empty with a static table.
+        num_escapes: int64 [wide streams], escapes of those with their own table; None if there are no such streams.
     """
     routes, table = task.routes, task.table
     num_narrow, num_streams = routes.num_narrow, len(task.xs)

@@ -1,8 +1,8 @@
-"""Tensors of ``ans`` with more than 256 codes, in Triton: which they are, their windows and escapes.
+"""Tensors of ``ans`` with more than 256 codes, in Triton: their selection, windows and escapes.
 
-Their codes are held in int16, modulo 4096. The counts of these say which window of codes gets symbols,
-as ``entropy.symbols.reference.choose_window`` decides it, and the coder's table maps codes to symbols. What
-escapes is collected before the coder overwrites the codes.
+Their codes are stored in int16, modulo 4096. The counts of codes decide which window of codes gets symbols, as in
+``entropy.symbols.reference.choose_window``, and the coder's table maps codes to symbols. Escapes are collected
+before the coder overwrites the codes.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
 
 _ALIGNMENT: Final = 16
-"""Symbols of a tensor start at a multiple of so many bytes, so that loads of them are wide."""
+"""The symbols of a tensor start at a multiple of this many bytes, so that their loads are wide."""
 _NARROW, _WIDE, _ESCAPE_NBYTES, _TABLE_NBYTES, _VALUES_PER_BYTE = (
     tl.constexpr(number)
     for number in (NARROW, WIDE, ESCAPE_NBYTES, WIDE_TABLE_NBYTES, WIDE_VALUES_PER_BYTE)
 )
 _SYMBOLS_PER_STEP: Final = 1024
-"""Symbols that one step of a search for escapes looks at."""
+"""Symbols that one step of the search for escapes reads."""
 _MOST_RUNS: Final = 1024
-"""Runs that a stream is cut into for that search; a power of two."""
+"""Most runs that a stream is divided into for that search; a power of two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Which tensor is coded as which stream, and where its codes lie.
+    """The mapping of tensors to streams, and where their codes lie.
 
     Attributes:
-        streams: int32 [tensors], the stream of each; those of bytes come first.
-        places: int64 [tensors], the byte at which the codes of each start.
-        starts: int64 [streams], the same by stream.
-        tensors: int32 [streams], the tensor of each.
-        capacities: values of each stream.
-        num_narrow: streams of bytes.
-        narrow_nbytes: where the codes of the last of them end.
-        nbytes: where the last codes end.
+        streams: int32 [tensors], the stream of each tensor; streams of bytes come first.
+        places: int64 [tensors], the byte at which the codes of each tensor start.
+        starts: int64 [streams], the byte at which the codes of each stream start.
+        tensors: int32 [streams], the tensor of each stream.
+        capacities: number of values of each stream.
+        num_narrow: number of streams of bytes.
+        narrow_nbytes: end of the codes of the last stream of bytes.
+        nbytes: end of all codes.
     """
 
     streams: torch.Tensor
@@ -72,12 +72,12 @@ class Routes:
 
 
 def wide_tensors(numels: Sequence[int], bounds: Sequence[Bound], dims: int = 0) -> frozenset[int]:
-    """Return the large tensors whose codes should span more than 256 and at most 4096.
+    """Return the large tensors whose codes are expected to span more than 256 and at most 4096 values.
 
-    These are known from relative bounds: a range has about ``1 / (2 * bound)`` levels, up to twice as many in
-    float16 and bfloat16. Few values or outliers can make it less or more, which costs time and no byte. Where
-    ``dims`` axes predict, residuals may span more than the range and mostly span less: all tensors with
-    more than 256 levels are taken.
+    The estimate uses relative bounds: a range has about ``1 / (2 * bound)`` levels, up to twice as many in float16
+    and bfloat16. A wrong estimate, due to few values or to outliers, costs time but no byte. With ``dims``
+    predicting axes, residuals may span more than the range but mostly span less, so all tensors with more than
+    256 levels are returned.
     """
     return frozenset(
         k
@@ -90,7 +90,7 @@ def wide_tensors(numels: Sequence[int], bounds: Sequence[Bound], dims: int = 0) 
 
 @cached_on_stream
 def routes_of(numels: tuple[int, ...], wide: frozenset[int], device: torch.device) -> Routes:
-    """Return the routes of tensors with ``numels`` values, those of ``wide`` as streams of int16."""
+    """Return the routes of tensors with ``numels`` values; those in ``wide`` become streams of int16."""
     narrow = [k for k in range(len(numels)) if k not in wide]
     order = [*narrow, *sorted(wide)]
     rooms = [
@@ -114,7 +114,7 @@ def routes_of(numels: tuple[int, ...], wide: frozenset[int], device: torch.devic
 def _window_kernel(
     counts, num_narrow, symbols_coded, alphabets, lows, num_escapes, bases, BINS: tl.constexpr
 ):
-    """One program chooses the window of one wide stream by the counts of its codes, modulo 4096."""
+    """One program chooses the window of one wide stream from the counts of its codes modulo 4096."""
     j = tl.program_id(0)
     k = num_narrow + j
     low, size = tl.load(lows + k), tl.load(alphabets + k)
@@ -125,7 +125,7 @@ def _window_kernel(
         table = counts + table_start(k.to(tl.int64), num_narrow)
         found = tl.load(table + ((above + low) & (BINS - 1)))
         num = tl.load(symbols_coded + k)
-        # codes are counted from the smallest, so that the mean is rounded down
+        # codes are taken relative to the smallest, so the mean is rounded down
         mean = tl.sum(found * above, axis=0) // num
         first = tl.minimum(tl.maximum(mean - (_NARROW - 1) // 2, 0), size - (_NARROW - 1))
         is_inside = (above >= first) & (above < first + _NARROW - 1)
@@ -138,7 +138,7 @@ def _window_kernel(
 
 @triton.jit
 def _escapes_of(symbols, position, end, low):
-    """Return codes modulo 4096 and which of them escape a narrow window from ``low`` on."""
+    """Return codes modulo 4096, and which of them escape a narrow window from ``low`` on."""
     held = tl.load(symbols + position, mask=position < end, other=0).to(tl.int32)
     escapes = (position < end) & (((held - low) & (_WIDE - 1)) >= _NARROW - 1)
     return held, escapes
@@ -146,7 +146,7 @@ def _escapes_of(symbols, position, end, low):
 
 @triton.jit
 def _own_run(count, LANES: tl.constexpr):
-    """Return the symbols ``[begin, end)`` that a program looks at, of those along axis 1."""
+    """Return the symbols ``[begin, end)`` of this program, among the programs along axis 1."""
     num_programs = tl.num_programs(1)
     run = (count + num_programs * LANES - 1) // (num_programs * LANES) * LANES
     begin = tl.program_id(1) * run
@@ -157,7 +157,7 @@ def _own_run(count, LANES: tl.constexpr):
 def _count_escapes_kernel(
     symbols, starts, symbols_coded, lows, num_narrow, num_escapes, run_escapes, LANES: tl.constexpr
 ):
-    """Program (j, p) counts the escapes of the p-th run of wide stream j, if it has any."""
+    """Program (j, p) counts the escapes of the p-th run of wide stream j, if the stream has any."""
     j = tl.program_id(0)
     k = num_narrow + j
     if tl.load(num_escapes + j) > 0:
@@ -177,7 +177,7 @@ def _put_escapes_kernel(
     symbols, starts, symbols_coded, lows, num_narrow, num_escapes, run_escapes, bases, places,
     escapes, LANES: tl.constexpr, RUNS: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, p) puts down positions and codes of the escapes of the p-th run of wide stream j."""
+    """Program (j, p) stores positions and codes of the escapes of the p-th run of wide stream j."""
     j = tl.program_id(0)
     k = num_narrow + j
     total = tl.load(num_escapes + j)
@@ -202,13 +202,13 @@ def _put_escapes_kernel(
 
 
 def _most_escapes(numel: int) -> int:
-    """Return how many codes of a tensor can escape a narrow window that is chosen all the same."""
+    """Return how many codes of a tensor may escape for a narrow window still to be chosen."""
     return max(WIDE_TABLE_NBYTES, numel // WIDE_VALUES_PER_BYTE) // ESCAPE_NBYTES
 
 
 @cached_on_stream
 def _escape_places(numels: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return the first place of the escapes of tensors with ``numels`` values, int64."""
+    """Return where the escapes of each tensor with ``numels`` values start, int64."""
     places = list(accumulate(map(_most_escapes, numels), initial=0))
     return to_device_async(places[:-1], torch.int64, device)
 
@@ -242,9 +242,9 @@ def _choose(
 def choose_windows_alone(
     routes: Routes, counts: torch.Tensor, quantized: Quantized
 ) -> torch.Tensor:
-    """Choose the windows of wide streams whose symbols are not kept; return how many codes escape each.
+    """Choose the windows of wide streams whose symbols are not kept; return the number of escapes of each.
 
-    Takes what ``choose_windows`` does.
+    Arguments are as in ``choose_windows``.
     """
     num_wide, device = len(routes.capacities) - routes.num_narrow, counts.device
     num_escapes = torch.empty(num_wide, dtype=torch.int64, device=device)
@@ -256,13 +256,13 @@ def choose_windows_alone(
 def choose_windows(
     routes: Routes, streams: Streams, counts: torch.Tensor, quantized: Quantized
 ) -> WideTensors:
-    """Choose the windows of wide streams, and collect what escapes them.
+    """Choose the windows of wide streams, and collect the codes that escape them.
 
     Args:
-        routes: of the list, with at least one wide stream.
-        streams: its streams, whose alphabets and rotations are those of all codes.
-        counts: of the symbols of all streams.
-        quantized: alphabets and lows become those of the windows.
+        routes: routes of the list, with at least one wide stream.
+        streams: its streams, with alphabets and rotations for all codes.
+        counts: symbol counts of all streams.
+        quantized: facts about the list; alphabets and lows become those of the windows.
     """
     device, numels = streams.symbols.device, routes.capacities[routes.num_narrow :]
     num_runs = min(_MOST_RUNS, programs_per_tensor(numels, _SYMBOLS_PER_STEP, 4))

@@ -1,8 +1,8 @@
-"""Tensors cut into boxes, and running sums over the faces of these, in Triton.
+"""Division of tensors into boxes, and prefix sums over the faces of boxes, in Triton.
 
-A code is the sum of the residuals up to its place on every axis. What a box needs of those before it is three
-numbers per line of values through it: sums over the columns, rows and planes of boxes, called faces, and
-these added up along all axes. They are a sixteenth, a thirty-second and a sixty-fourth of all values.
+A code is the sum of the residuals up to its position along every axis. Of the residuals before a box, only their sums
+along each line of values through the box are needed: sums over the columns, rows and planes of boxes, called faces,
+which are then summed along all axes. In large lists they take a 64th, a 16th and a 32nd of the number of values.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 ROWS: Final = 16
 _WIDE, _NARROW, _DEEP, _FLAT = 64, 16, 32, 8
 _LARGE_LIST: Final = 1 << 24
-"""Values of a list whose faces must be few; a shorter list needs more boxes, to have enough programs."""
+"""From this many values on, a list gets deep boxes, which have few faces; shorter lists need more boxes to have
+enough programs."""
 
 NUM_FIELDS = tl.constexpr(6)
-"""Of a tensor in the table of boxes: its last three sizes, last first, and where its faces start."""
+"""Fields per tensor in the table of boxes: its last three sizes, last first, and where its three faces start."""
 
 _LONG: Final = 2048
-"""Numbers of a line that are added up by all threads of a program together, if few lines are."""
+"""Longer lines are summed by a whole program each, if there are fewer than ``_MANY`` lines."""
 _MANY: Final = 4096
 
 
 class Box(NamedTuple):
-    """How many planes, rows and columns a box has; the device needs powers of two of the last two."""
+    """Planes, rows and columns of a box; kernels need powers of two for the last two."""
 
     planes: int
     rows: int
@@ -43,14 +44,14 @@ class Box(NamedTuple):
 
     @classmethod
     def for_list(cls, shapes: Sequence[tuple[int, ...]]) -> Box:
-        """Choose for tensors whose shapes end in depth, height and width."""
+        """Choose the box for tensors whose shapes end in depth, height and width."""
         num_values = sum(math.prod(shape) for shape in shapes)
         columns = _NARROW if max(shape[-1] for shape in shapes) <= _NARROW else _WIDE
         return cls(_DEEP if num_values >= _LARGE_LIST else _FLAT, ROWS, columns)
 
 
 class _Scan(NamedTuple):
-    """Running sums along the middle axis of [outer, length, inner] numbers from ``start`` on."""
+    """Prefix sums along the middle axis of [outer, length, inner] numbers, from ``start`` on."""
 
     start: int
     outer: int
@@ -69,7 +70,7 @@ class _Scan(NamedTuple):
 class _Faces(NamedTuple):
     """The faces of one tensor [batch, depth, height, width], from number ``start`` on.
 
-    The last box along an axis has no face there: nothing comes after it.
+    The last box along an axis has no face there, because no box follows it.
     """
 
     shape: tuple[int, int, int, int]
@@ -78,7 +79,7 @@ class _Faces(NamedTuple):
 
     @property
     def num_boxes(self) -> tuple[int, int, int]:
-        """Along depth, height and width."""
+        """Number of boxes along depth, height and width."""
         _, depth, height, width = self.shape
         planes, rows, columns = self.box
         return ceil_div(depth, planes), ceil_div(height, rows), ceil_div(width, columns)
@@ -97,7 +98,7 @@ class _Faces(NamedTuple):
         return self.start + first, self.start + second, self.start + third
 
     def scans(self) -> tuple[list[_Scan], list[_Scan], list[_Scan]]:
-        """Return what must be added up, in three steps."""
+        """Return the prefix sums to compute, in three steps."""
         batch, depth, height, width = self.shape
         deep, down, across = self.num_boxes
         across, down, deep = across - 1, down - 1, deep - 1
@@ -117,7 +118,7 @@ class _Faces(NamedTuple):
 
 
 class _ScanTable(NamedTuple):
-    """Running sums of one launch: int64 [num_scans, 5], the scan of each program, and its geometry."""
+    """Prefix sums of one launch: int64 [num_scans, 5], the scan of each program, and whether lines are long."""
 
     scans: torch.Tensor
     owners: torch.Tensor
@@ -129,13 +130,13 @@ class BoxTable:
     """The boxes of a list of tensors.
 
     Attributes:
-        box: their size.
+        box: size of a box.
         fields: int64 [num_tensors, NUM_FIELDS].
-        first_boxes: int64 [num_tensors + 1].
+        first_boxes: int64 [num_tensors + 1], number of the first box of each tensor.
         owners: int32, the tensor of each box.
-        num_sums: int32 numbers that the faces of all tensors take.
-        is_split: whether lines start at other places than multiples of four.
-        steps: running sums to be made one after the other.
+        num_sums: number of int32 sums in the faces of all tensors.
+        is_split: whether lines may start at positions that are not multiples of four.
+        steps: prefix sums to compute one after the other.
     """
 
     box: Box
@@ -149,7 +150,7 @@ class BoxTable:
 
 @cached_on_stream
 def box_table(shapes: tuple[tuple[int, int, int, int], ...], device: torch.device) -> BoxTable:
-    """Return the boxes of tensors [batch, depth, height, width], all with values."""
+    """Return the boxes of tensors [batch, depth, height, width], none of them empty."""
     box, faces, start = Box.for_list(shapes), [], 0
     for shape in shapes:
         faces.append(_Faces(shape, box, start))
@@ -172,7 +173,7 @@ def box_table(shapes: tuple[tuple[int, int, int, int], ...], device: torch.devic
 
 
 def _owners(firsts: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return int32 [firsts[-1]]: between which two of ``firsts`` each number lies."""
+    """Return int32 [firsts[-1]], the interval of ``firsts`` in which each number lies."""
     counts = torch.tensor(firsts, device="cpu").diff()
     numbers = torch.arange(len(firsts) - 1, dtype=torch.int32, device="cpu")
     return copy_async(numbers.repeat_interleave(counts), device)
@@ -192,13 +193,13 @@ def _scan_tables(scans: Sequence[_Scan], device: torch.device) -> Iterator[_Scan
 
 
 def _scan_block(is_long: bool) -> tuple[int, int]:
-    """Return how many numbers of how many lines a program takes at a time."""
+    """Return the numbers per line, and the lines, that a program takes at a time."""
     return (512, 1) if is_long else (16, 32)
 
 
 @jit_kernel()
 def _scan_kernel(sums, scans, owners, STEPS: tl.constexpr, LINES: tl.constexpr):
-    """One program replaces ``LINES`` lines of numbers by their running sums, modulo 2**32."""
+    """One program replaces ``LINES`` lines of numbers by their prefix sums, modulo 2**32."""
     program = tl.program_id(0).to(tl.int64)
     scan = scans + 5 * tl.load(owners + program)
     outer, length, inner = tl.load(scan + 1), tl.load(scan + 2), tl.load(scan + 3)
@@ -215,7 +216,7 @@ def _scan_kernel(sums, scans, owners, STEPS: tl.constexpr, LINES: tl.constexpr):
 
 
 def sum_faces(table: BoxTable, sums: torch.Tensor) -> None:
-    """Turn the faces of boxes into the sums of all that lies before the boxes after them."""
+    """Replace the faces of boxes by the sums of all residuals before the boxes that follow them."""
     for step in table.steps:
         num_numbers, num_lines = _scan_block(step.is_long)
         _scan_kernel[(step.owners.numel(),)](
@@ -227,10 +228,10 @@ def sum_faces(table: BoxTable, sums: torch.Tensor) -> None:
 def open_box(
     fields, first_boxes, k, number, planes, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Return the place of box ``number`` in tensor ``k``, counted in boxes, and the tensor's sizes.
+    """Return the position of box ``number`` in tensor ``k``, in boxes, and the tensor's sizes.
 
     Returns:
-        (batch, plane, row, column) of the box; (depth, height, width) of the tensor in values, and in boxes.
+        (batch, plane, row, column) of the box; (depth, height, width) of the tensor in values, then in boxes.
     """
     row = fields + k * NUM_FIELDS
     width, height, depth = tl.load(row), tl.load(row + 1), tl.load(row + 2)
@@ -244,19 +245,19 @@ def open_box(
 
 @triton.jit
 def column_sums(sums, fields, k, place, sizes, boxes, line):
-    """Return where the sums of ``line``s over the columns of a box lie; those before it are 1 lower."""
+    """Return pointers to the sums of ``line`` over the columns of a box; those of the box before are 1 lower."""
     return sums + tl.load(fields + k * NUM_FIELDS + 3) + line * (boxes[2] - 1) + place[3]
 
 
 @triton.jit
 def row_sums(sums, fields, k, place, sizes, boxes, plane, x):
-    """Return where a plane's sums over the rows of a box lie; those before it are a width lower."""
+    """Return pointers to a plane's sums over the rows of a box; those of the box before are a width lower."""
     number = (place[0] * sizes[0] + plane) * (boxes[1] - 1) + place[2]
     return sums + tl.load(fields + k * NUM_FIELDS + 4) + number * sizes[2] + x
 
 
 @triton.jit
 def plane_sums(sums, fields, k, place, sizes, boxes, y, x):
-    """Return where the sums over the planes of a box lie; those before it are a plane lower."""
+    """Return pointers to the sums over the planes of a box; those of the box before are a plane lower."""
     line = (place[0] * (boxes[0] - 1) + place[1]) * sizes[1] + y
     return sums + tl.load(fields + k * NUM_FIELDS + 5) + (line * sizes[2])[:, None] + x[None, :]

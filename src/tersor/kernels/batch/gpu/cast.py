@@ -1,4 +1,4 @@
-"""Narrower floats of a list of tensors in Triton: each program does one tile of one tensor."""
+"""Casts of a list of tensors to narrower floats in Triton; each program handles one tile of one tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TILE: Final = 2048
 
 @triton.jit
 def _convert(x, y, mask):
-    """Convert the values at ``x`` to what ``y`` holds; the mask may be None."""
+    """Convert the values at ``x`` to the type of ``y``; the mask may be None."""
     if x.dtype == y.dtype:
         tl.store(y, tl.load(x, mask=mask), mask=mask)
     else:
@@ -43,10 +43,10 @@ def _convert(x, y, mask):
 
 @triton.jit
 def _convert_tile(x, y, tile, count, TILE: tl.constexpr):
-    """Convert those of ``count`` values that lie in a tile."""
+    """Convert the values of a tile, up to value ``count`` of the tensor."""
     place = tl.arange(0, TILE)
     x, y, count = x + tile * TILE, y + tile * TILE, count - tile * TILE
-    # only the last tile pays for a mask, which keeps loads and stores from being wide
+    # a mask keeps loads and stores from being wide, so only the last tile has one
     if count >= TILE:
         _convert(x + place, y + place, None)
     else:
@@ -85,7 +85,7 @@ def encode_casts(
 ) -> FixedFrame:
     """Cast contiguous tensors of one dtype and device to a 16-bit float, without waiting.
 
-    A NaN has the quiet bit alone, unless the tensor is of that dtype already.
+    Every NaN becomes the one with the quiet bit alone, unless the tensor already has the target dtype.
 
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
@@ -107,7 +107,7 @@ def decode_casts(
 ) -> torch.Tensor:
     """Widen payloads into contiguous tensors of one dtype and device, without waiting.
 
-    Arguments and result are those of ``group.decode_groups``.
+    Arguments and result are as in ``group.decode_groups``.
     """
     source = TYPES[cast("torch.dtype", pipeline.quantizer.dtype)]
     places = buffer, offsets, sizes
@@ -157,7 +157,7 @@ def encode_scaled_casts(
 ) -> FixedFrame:
     """Cast contiguous tensors of one dtype and device to an 8-bit float with a scale per group.
 
-    Result as of ``encode_casts``; a group is at most ``cast.layout.TILE`` values.
+    The result is as in ``encode_casts``. A group has at most ``cast.layout.TILE`` values.
     """
     target, group = pipeline.quantizer
     groups, chunk = tile_of(group)

@@ -1,7 +1,7 @@
-"""What fused kernels leave to compositions: run on the device, or on the host where device memory is short.
+"""Compositions for what fused kernels leave, run on the device or, if device memory is limited, on the host.
 
 A composition holds up to 45 bytes per value (int32 codes, symbols, positions of escapes, and copies of all of them),
-where fused kernels hold less than 4. It writes and reads the same bytes on every backend.
+fused kernels less than 4. It writes and reads the same bytes on every backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tersor.types import Bound
 EncodeOne = Callable[[torch.Tensor, Bound], torch.Tensor]
 """Returns the payload of a tensor, on its device."""
 DecodeOne = Callable[[torch.Tensor, torch.Tensor], None]
-"""Writes to a contiguous tensor, given first, what a payload holds; raises ``CorruptDataError``."""
+"""Decodes a payload, the second argument, into a contiguous tensor, the first; may raise ``CorruptDataError``."""
 
 
 def encoder_of_the_rest(compose_one: EncodeOne) -> EncodeOne:

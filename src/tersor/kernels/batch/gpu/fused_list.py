@@ -1,4 +1,4 @@
-"""What a fused kernel makes of a list of tensors."""
+"""The result of a fused encoder for a list of tensors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class FusedList(NamedTuple):
 
     Attributes:
         sizes: int64 [num_tensors], bytes of each payload.
-        memory: uint8, the payloads back to back, each padded to 8 bytes, and room behind them that is not
-            written; or what writes them.
-        needed: int32 [num_tensors], not 0 where the kernel does not know the form of a payload, and stored
+        memory: uint8, the payloads back to back, each padded to 8 bytes, followed by unwritten memory; or
+            what writes them.
+        needed: int32 [num_tensors], nonzero if the kernel does not know the form of a payload and has stored
             the tensor exactly; None if it knows all forms.
-        keys: the ranges of the tensors as ``quantize.range_keys`` keeps them, if the kernel found them.
+        keys: the ranges of the tensors as keys of ``quantize.range_keys``, if the kernel computed them.
     """
 
     sizes: torch.Tensor
@@ -28,19 +28,19 @@ class FusedList(NamedTuple):
     keys: torch.Tensor | None = None
 
     def written(self, most_nbytes: int) -> FusedList:
-        """Return the list with its payloads written, if memory for all that they may be is not larger."""
+        """Return the list with its payloads written, if their capacity is at most ``most_nbytes``; else unchanged."""
         if isinstance(self.memory, torch.Tensor) or self.memory.capacity > most_nbytes:
             return self
         return self._replace(memory=self.memory.written(self.memory.capacity))
 
     def can_be_copied(self, most_nbytes: int) -> bool:
-        """True if ``written(most_nbytes)`` has ``tensors``."""
+        """True if ``written(most_nbytes).tensors()`` is not None."""
         memory = self.memory
         is_written = isinstance(memory, torch.Tensor) or memory.capacity <= most_nbytes
         return is_written or cast("Unwritten", memory).state is not None
 
     def without_inputs(self) -> FusedList:
-        """Return the list without the tensors it was made of, to be ``copied`` alone."""
+        """Return the list without references to the encoded tensors; it can then only be ``copied``."""
         if isinstance(self.memory, torch.Tensor):
             return self
         return self._replace(memory=self.memory._replace(xs=()))
@@ -53,7 +53,7 @@ class FusedList(NamedTuple):
         return self.sizes, *(x for x in (self.needed, self.keys) if x is not None), *memory
 
     def copied(self, copies: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]) -> FusedList:
-        """Return the same list in other memory: copies of ``tensors``, made of ``xs``."""
+        """Return this list in other memory, given copies of ``tensors``, as an encoding of ``xs``."""
         left = list(copies)
         sizes = left.pop(0)
         needed = None if self.needed is None else left.pop(0)

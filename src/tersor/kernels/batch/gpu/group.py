@@ -1,4 +1,4 @@
-"""Groups of a list of tensors in Triton: each program does one tile of one tensor."""
+"""Group quantization of a list of tensors in Triton; each program handles one tile of one tensor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _quantize_kernel(
     ALIGNMENT: tl.constexpr, DATA_ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
     STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes the groups that ``ROWS`` lower rows of one tensor belong to."""
+    """One program quantizes the groups of ``ROWS`` lower rows of one tensor."""
     k, tile, count = own_tile(counts, first_tiles, owners)
     num_groups = num_parts(count, GROUP)
     payload = new_payload(
@@ -61,9 +61,9 @@ def _dequantize_kernel(
     ALIGNMENT: tl.constexpr, DATA_ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
     HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes the groups that ``ROWS`` lower rows of one tensor belong to.
+    """One program decodes the groups of ``ROWS`` lower rows of one tensor.
 
-    A payload of a wrong size is not read, and nothing is written for it.
+    A payload of the wrong size is not read, and its tensor not written.
     """
     k, tile, count = own_tile(counts, first_tiles, owners)
     num_groups = num_parts(count, GROUP)
@@ -88,10 +88,10 @@ def encode_groups(
     """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
 
     Args:
-        xs: what to encode.
-        pipeline: the levels, with a group that ``group.layout.is_held_whole``, and the transform.
+        xs: tensors to encode.
+        pipeline: quantizer and transform; ``group.layout.is_held_whole`` must accept the group.
         seed: see ``group.reference.group_quantize``; positions count from each tensor's start.
-        out: memory for the payloads; new by default.
+        out: memory for the payloads; new memory by default.
 
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
@@ -120,14 +120,14 @@ def decode_groups(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts; see ``packed_decode.decode_packed``.
-        sizes: int64 [len(outs)], bytes of each that may be read.
-        outs: what to write.
+        offsets: int64 [len(outs)], the start of each payload; see ``packed_decode.decode_packed``.
+        sizes: int64 [len(outs)], bytes of each payload that may be read.
+        outs: tensors to write.
         pipeline: as in ``encode_groups``.
-        status: what to write the result to; new memory by default.
+        status: receives the result; new memory by default.
 
     Returns:
-        int32 [len(outs)]: 0, or not 0 where a payload has a wrong size; its tensor is not written.
+        int32 [len(outs)]: 0, or nonzero if a payload has the wrong size; its tensor is then not written.
     """
     nbits, group = pipeline.quantizer
     scales_nbytes = (4 * ceil_div(out.numel(), group) for out in outs)

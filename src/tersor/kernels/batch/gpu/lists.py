@@ -1,8 +1,8 @@
-"""Which lists a GPU takes in a few launches, without waiting; the rest is composed.
+"""Selection of the lists that a GPU handles in a few launches, without waiting; the rest is composed.
 
-A fused kernel that does not know all forms of a payload says so per tensor, on the device: the tensor
-is then left to a second pass, which takes a kernel that knows more, or composes it, and gives the bytes of
-the reference.
+A fused kernel that does not know all forms of a payload reports, per tensor and on the device, which tensors
+it left. A second pass encodes these with a kernel that knows more forms, or with the composition, and yields
+the bytes of the reference.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class _Fused(NamedTuple):
 
     Attributes:
         encode: takes tensors, bounds and the encoder.
-        decode: takes places of payloads, tensors and the encoder; returns a status per tensor.
-        encode_again: takes what ``encode`` does, and knows more forms at the price of time; None if there is
+        decode: takes locations of payloads, tensors and the encoder; returns a status per tensor.
+        encode_again: takes the arguments of ``encode``, and is slower but knows more forms; None if there is
             no such kernel.
-        choose: takes numbers of values and bounds; returns what ``encode`` makes of the values of bounds on
-            the host. None if that is nothing.
+        choose: takes numbers of values and bounds; returns what ``encode`` decides on the host from the values
+            of bounds, which replays must share. None if ``encode`` decides nothing.
     """
 
     encode: Callable[..., FusedList]
@@ -108,7 +108,7 @@ _STREAMS: Final = {
         for dims in range(4)
     },
 }
-"""The pairs of predictor and form of the encoder that are fused."""
+"""Fused kernels by predictor and encoder form."""
 
 
 def encode_streams(
@@ -117,7 +117,7 @@ def encode_streams(
     pipeline: StreamPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
-    """See ``compose.encode_streams``; fused, it does not wait."""
+    """See ``compose.encode_streams``; fused kernels do not wait."""
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
     if fused is None:
         return compose.encode_streams(xs, bounds, pipeline, with_ranges)
@@ -148,10 +148,10 @@ def encode_streams(
 def decode_streams(
     outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: StreamPipeline
 ) -> Undecoded | None:
-    """See ``compose.decode_streams``; it does not wait.
+    """See ``compose.decode_streams``; this does not wait.
 
     Returns:
-        What must be looked at before the tensors are used; None if all are decoded.
+        The status to check before the tensors are used; None if all are decoded.
     """
 
     def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
@@ -171,7 +171,7 @@ def encode_row_lists(
     pipeline: RowPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
-    """See ``compose.encode_row_lists``; with rANS it does not wait."""
+    """See ``compose.encode_row_lists``; with rANS this does not wait."""
     if pipeline.encoder != "ans":
         return compose.encode_row_lists(xs, bounds, pipeline, with_ranges)
 
@@ -235,7 +235,7 @@ def decode_groups(
 
 
 def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
-    """See ``batch.rms.encode_rms``; it does not wait, and leaves nothing to a second pass."""
+    """See ``batch.rms.encode_rms``; this does not wait, and needs no second pass."""
     return _unsettled(rms.encode_rms_list(xs, pipeline), xs)
 
 
@@ -344,7 +344,7 @@ def _encode_fixed(
     xs: Sequence[torch.Tensor],
     *options: Any,
 ) -> EncodedList:
-    """Encode payloads of known sizes; a single tensor has no places to look up, and is composed."""
+    """Encode payloads of known sizes; a single tensor needs no table of tiles, and is composed."""
     if fused is None or len(xs) == 1:
         return composed(xs, *options)
     frame = fused(xs, *options)
@@ -359,7 +359,7 @@ def _decode_fixed(
     encoded: EncodedList,
     pipeline: GroupPipeline | MaskPipeline | RangePipeline | CastPipeline | ScaledCastPipeline,
 ) -> Undecoded | None:
-    """Decode payloads that must have ``nbytes(numel)``: where the host knows their sizes, it checks."""
+    """Decode payloads that must have ``nbytes(numel)`` bytes, which the host checks if it knows their sizes."""
 
     def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
         composed([out], EncodedList.apart([payload]), pipeline)
@@ -382,7 +382,7 @@ def _unsettled(
     encode_one: Callable[[torch.Tensor, Bound], torch.Tensor] | None = None,
     call: Encoding | None = None,
 ) -> EncodedList:
-    """Return the list; ``encode_one`` is the second pass, ``call`` encodes other tensors of its form."""
+    """Return an ``EncodedList``; ``encode_one`` is its second pass, and ``call`` repeats it for other tensors."""
     second_pass = again = None
     if made.needed is not None and encode_one is not None:
         second_pass = SecondPass(made.needed, lambda k: encode_one(xs[k].detach(), bounds[k]))
@@ -405,7 +405,7 @@ def _repeated(
     encode_one: Callable[[torch.Tensor, Bound], torch.Tensor] | None,
     xs: Sequence[torch.Tensor],
 ) -> EncodedList | None:
-    """Encode other tensors as ``call`` did; None where that cannot be done now."""
+    """Encode other tensors as ``call`` did; None if that is impossible at the moment."""
     made = call.repeated(xs)
     return None if made is None else _unsettled(made, xs, bounds, encode_one, call)
 
@@ -415,7 +415,7 @@ def _composed(
     encoded: EncodedList,
     decode_one: Callable[[torch.Tensor, torch.Tensor], None],
 ) -> Undecoded | None:
-    """Decode payload by payload; later, where the host does not know their sizes yet."""
+    """Decode payload by payload, or defer this if the host does not know their sizes yet."""
     if not encoded.is_settled:
         return Undecoded(all_undecoded(encoded), decode_one)
     for out, payload in zip(outs, encoded.payloads(), strict=True):

@@ -1,4 +1,4 @@
-"""Masked groups of a list of tensors in Triton: each program does one tile of one tensor."""
+"""Masked groups of a list of tensors in Triton; each program handles one tile of one tensor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _fractions_kernel(
     starts, counts, offsets, out, TYPE: tl.constexpr, ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Program k looks at the sampled groups of tensor k."""
+    """Program k writes the fractions of tensor k, from its sampled groups."""
     k = tl.program_id(0).to(tl.int64)
     x = typed(tl.load(starts + k), TYPE, ALIGNMENT)
     write_fractions(x, tl.load(counts + k), out + tl.load(offsets + k), NBITS, ROWS)
@@ -62,7 +62,7 @@ def _dequantize_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
     ALIGNMENT: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes the ``ROWS`` groups of a tile; of a payload of a wrong size nothing is read."""
+    """One program decodes the ``ROWS`` groups of a tile; a payload of the wrong size is not read."""
     k, tile, count = own_tile(counts, first_tiles, owners)
     nbytes = payload_nbytes(count, NBITS)
     payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
@@ -76,12 +76,12 @@ def encode_masks(
     """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
 
     Args:
-        xs: what to encode.
-        pipeline: the levels.
-        out: memory for the payloads; new by default.
+        xs: tensors to encode.
+        pipeline: the quantizer.
+        out: memory for the payloads; new memory by default.
 
     Returns:
-        The payloads back to back.
+        The payloads back to back, each padded with zeros to 8 bytes.
     """
     nbits, device = pipeline.quantizer.nbits, xs[0].device
     numels = tuple(x.numel() for x in xs)
@@ -105,7 +105,7 @@ def decode_masks(
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
 
-    Arguments and result are those of ``group.decode_groups``.
+    Arguments and result are as in ``group.decode_groups``.
     """
     places = buffer, offsets, sizes
     return decode_tiles(

@@ -1,10 +1,10 @@
 """Packed payloads of a list of tensors in Triton, of their codes (``flat``) or of residuals (``delta``).
 
-Encoding reads every value twice, three times for a relative bound: programs quantize tiles of 1024 values
-and note how many words each takes; a running sum over the tiles and one small program then decide sizes and
-places; programs quantize the tiles once more and put their words there. Memory is needed for the payloads
-alone, and can be as large as they are if the host waits for their sizes in between. Where tensors are
-small, so that launches take longer than the work, ``packed_short`` needs two of them.
+Encoding reads every value twice, three times for a relative bound. First, programs quantize tiles of 1024 values
+and measure how many words each takes. A prefix sum over the tiles and one small program then decide sizes and
+places. Finally, programs quantize the tiles again and write their words. Memory is needed only for the payloads, and
+need not exceed them if the host waits for their sizes in between. For tensors so small that launches take longer
+than the work, ``packed_short`` needs two launches.
 """
 
 from __future__ import annotations
@@ -80,30 +80,30 @@ from tersor.types import Bound
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 _MAX_PROGRAMS: Final = 4224
-"""That predict at a time, each with residuals of its own in memory: as many of one warp as an H200 holds."""
+"""Most concurrent programs that predict, each with its own residuals in memory: as many warps as an H200 holds."""
 
 _MIN_PROGRAMS: Final = 1056
-"""Worth their memory, 4 MiB together, however small the list is: an eighth of the warps of an H200."""
+"""Programs that are worth their memory, 4 MiB together, for any list: an eighth of the warps of an H200."""
 
 _RESIDUALS_SHARE: Final = 16
-"""The residuals of all programs take at most so small a part of the values."""
+"""The residuals of all programs take at most this fraction of the bytes of the values."""
 
 
 _LOOK_RUN: Final = 32
-"""Tiles of which a program asks whether outliers of others predict them."""
+"""Tiles that one program checks for predictors that are outliers."""
 
 _PLANE_REGISTERS: Final = 80
-"""Of a thread that measures what two or three axes predict: 25 warps per multiprocessor, without spills."""
+"""Limit per thread when measuring with two or three predicting axes: 25 warps per multiprocessor, no spills."""
 
 _MEASURE_REGISTERS: Final = 96
 _WRITE_REGISTERS: Final = 128
-"""Of a thread that predicts along one line. The compiler would take 168, for values that are looked at again,
-and leave room for 12 warps per multiprocessor; with these, almost none are kept in memory."""
+"""Limits per thread when predicting along one line. The compiler would take 168, for values of the careful path,
+and leave room for 12 warps per multiprocessor; with these limits, almost nothing spills."""
 
 
 @triton.jit
 def _shape_of(shapes, k, DIMS: tl.constexpr):
-    """Return the sizes of the last axes of tensor ``k``, the last one first, if more than one predicts."""
+    """Return the sizes of the last axes of tensor ``k``, the last one first; ones unless several axes predict."""
     if DIMS > 1:
         return load_shape(shapes, k)
     else:
@@ -115,9 +115,9 @@ def _measure_shaped(
     address, base, count, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """See ``measure_tile``; fast if lines are multiples of 32 long and all values have codes.
+    """Do what ``measure_tile`` does, faster if lines are multiples of 32 long and all values have codes.
 
-    Values that predict are then taken to have codes; ``_remeasure_kernel`` does the tiles where one has none.
+    The fast path assumes that all predictors have codes; ``_remeasure_kernel`` corrects the tiles where one has none.
     """
     num_words, outliers = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     is_done, varies = base < 0, base < 0
@@ -136,9 +136,9 @@ def _measure_shaped(
 
 @triton.jit
 def _have_outliers(outliers, begin, end):
-    """True if there are outliers in the two tiles, or the one, that values ``[begin, end)`` of a tensor lie in.
+    """True if the one or two tiles that contain the values ``[begin, end)`` of a tensor have outliers.
 
-    ``outliers`` are those of the tensor's tiles; values before the tensor are not looked at.
+    ``outliers`` holds the counts of the tensor's tiles; values before the tensor are ignored.
     """
     least, most = tl.maximum(begin, 0) // TILE, tl.maximum(end - 1, 0) // TILE
     return (tl.load(outliers + least) | tl.load(outliers + most)) > 0
@@ -146,8 +146,8 @@ def _have_outliers(outliers, begin, end):
 
 @triton.jit
 def _is_clean(outliers, base, shape, DIMS: tl.constexpr):
-    """True if neither the values of a tile nor those that predict them are outliers; see ``_have_outliers``."""
-    # neighbours predict along every line
+    """True if neither the values of a tile nor their predictors are outliers; see ``_have_outliers``."""
+    # the left neighbour is a predictor on every line
     begin, end, width = base - 1, base + TILE, shape[0].to(tl.int64)
     found = _have_outliers(outliers, begin, end)
     found |= _have_outliers(outliers, begin - width, end - width)
@@ -164,7 +164,7 @@ def _shaped_fields(
     address, base, count, shape, grid, scratch, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     DIMS: tl.constexpr,
 ):  # fmt: skip
-    """See ``predicted_fields`` and ``_measure_shaped``."""
+    """Return what ``predicted_fields`` does, with the fast path of ``_measure_shaped``."""
     fields, is_done = tl.zeros([8, 32, 4], dtype=tl.uint32), base < 0
     if TYPE != F64:
         is_plain = can_be_planes(base, count, shape)
@@ -186,8 +186,8 @@ def _measure_kernel(
 ):  # fmt: skip
     """One program measures ``RUN`` tiles of one tensor.
 
-    Only a tensor whose values do not vary needs its range, and the number of its values that are not
-    finite, after this, so a tile proves that its values vary, or looks at them once more.
+    After this, only a tensor whose values may all be equal needs its range and its number of non-finite
+    values. Therefore each tile either proves that its values vary, or scans them again.
     """
     run = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + run)
@@ -216,7 +216,7 @@ def _measure_kernel(
             specials = examine_tile(start, limit, keys + 2 * k, TYPE, SCAN_VALUES)
         tl.store(stats + tile, num_words.to(tl.int64))
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
-        # not one mark per tensor: thousands of stores to one place take 100 us
+        # not one flag per tensor: thousands of stores to one location take 100 us
         tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
 
 
@@ -225,7 +225,7 @@ def _remeasure_kernel(
     starts, counts, first_tiles, first_runs, owners, grids, shapes, stats, num_tiles,
     TYPE: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """One program measures those of ``RUN`` tiles again that outliers of other tiles predict."""
+    """One program measures those of ``RUN`` tiles again that have outliers among values or predictors."""
     run = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + run)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
@@ -251,7 +251,7 @@ def _write_kernel(
     out, room, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
     DIMS: tl.constexpr,
 ):  # fmt: skip
-    """One program writes every so many runs of ``RUN`` tiles of one tensor, if it is coded and fits."""
+    """One program writes its share of all runs of ``RUN`` tiles, if their tensors are coded and fit."""
     for run in range(tl.program_id(0).to(tl.int64), num_runs, tl.num_programs(0)):
         k = tl.load(owners + run)
         row = plan + k * NUM_FIELDS
@@ -282,7 +282,7 @@ def _finish_kernel(
     starts, counts, first_tiles, grids, ends, plan, num_tiles, out, room, TYPE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header."""
+    """Program (k, p) finishes every p-th tile of tensor k; the first program writes the header."""
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
     if fits(row, room):
@@ -309,17 +309,17 @@ def _fixed_nbytes(numels: tuple[int, ...], block: int, device: torch.device) -> 
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """What kernels are told of tensors of one dtype and device, but for their addresses.
+    """Arguments of kernels for tensors of one dtype and device, except for their addresses.
 
     Attributes:
-        numels: values of each.
-        dtype: of all.
-        device: of all.
+        numels: number of values of each tensor.
+        dtype: dtype of all tensors.
+        device: device of all tensors.
         aligned: whether all addresses are multiples of 16.
-        tiles: of 1024 values.
-        runs: of as many tiles as a program takes one after the other.
+        tiles: tiles of 1024 values.
+        runs: runs of tiles that one program takes one after the other.
         block: codes per block.
-        dims: axes that predict; 0 for none.
+        dims: number of predicting axes; 0 for none.
         shapes: ``predict.gpu.shape_table``, if more than one axis predicts.
     """
 
@@ -345,24 +345,24 @@ class _List:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The compile-time constants of the kernels that make fields."""
+        """The compile-time constants of the kernels that compute fields."""
         return {
             "TYPE": TYPES[self.dtype], "ALIGNED": self.aligned, "BLOCK": self.block,
             "RUN": PACK_RUN, "DIMS": self.dims, "num_warps": 1,
         }  # fmt: skip
 
     def registers(self, limit: int) -> int | None:
-        """Return ``limit`` if it is one of kernels for this list, else None; float64 needs more."""
+        """Return ``limit`` if it applies to this list, else None; float64 needs more registers."""
         return limit if self.dims == 1 and self.dtype != torch.float64 else None
 
     def measure_registers(self) -> int | None:
-        """Return the limit of the kernel that measures."""
+        """Return the register limit of the kernel that measures."""
         if self.dims > 1 and self.dtype != torch.float64:
             return _PLANE_REGISTERS
         return self.registers(_MEASURE_REGISTERS)
 
     def writers(self) -> tuple[int, torch.Tensor | None]:
-        """Return how many programs write tiles, and memory for the residuals of each if axes predict."""
+        """Return the number of programs that write tiles, and memory for their residuals if two or more axes predict."""
         if self.dims < 2:
             return self.runs.num_tiles, None
         most = self.tiles.num_tiles * self.dtype.itemsize // (4 * _RESIDUALS_SHARE)
@@ -370,10 +370,10 @@ class _List:
         return count, torch.empty(count * TILE_VALUES, dtype=torch.int32, device=self.device)
 
     def write(self, state: tuple[torch.Tensor, ...], nbytes: int) -> torch.Tensor:
-        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it.
+        """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory.
 
-        ``state`` is what ``encode_packed`` found: addresses, grids, the running sums that ``make_plan`` takes,
-        and its plan.
+        ``state`` comes from ``encode_packed``: addresses, grids, the prefix sums that ``make_plan`` takes, and its
+        plan.
         """
         starts, grids, ends, plan = state
         tiles, runs = self.tiles, self.runs
@@ -395,7 +395,7 @@ class _List:
 def _measure(
     one: _List, starts: torch.Tensor, grids: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
-    """Return running sums for ``make_plan``; fold the ranges of tensors that may not vary into ``keys``."""
+    """Return prefix sums for ``make_plan``; fold the ranges of tensors that may not vary into ``keys``."""
     tiles, runs = one.tiles, one.runs
     stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=one.device)
     _measure_kernel[(runs.num_tiles,)](
@@ -423,15 +423,15 @@ def encode_packed(
     """Encode contiguous tensors of one dtype and device, without waiting.
 
     Args:
-        xs: what to encode.
+        xs: tensors to encode.
         bounds: one per tensor.
-        encoder: without bases.
-        with_ranges: find the ranges also of small tensors, which takes a launch of its own.
-        dims: axes that predict; 0 for none.
+        encoder: an encoder without bases.
+        with_ranges: also compute the ranges of small tensors, which takes an extra launch.
+        dims: number of predicting axes; 0 for none.
 
     Returns:
-        Every form of a payload is known, so that none needs a second pass. The ranges are those of relative
-        bounds; None for small tensors unless asked for.
+        A list that needs no second pass, because every form of a payload is known. It has ranges if there are
+        relative bounds; for small tensors only if requested.
     """
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)

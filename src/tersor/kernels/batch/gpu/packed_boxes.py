@@ -1,9 +1,9 @@
-"""Decoding of packed residuals of two or three axes in Triton, without a wait.
+"""Decoding of packed residuals of two or three axes in Triton, without waiting.
 
-A code is the sum of the residuals up to its place on every axis. The payload is read twice, and never its codes:
-first the residuals of boxes are added up along each axis, into their faces; when the faces are added up
-too (``boxes``), programs unpack the boxes once more and add what lies before them. Sums are
-taken modulo 2**32, so that their order does not matter.
+A code is the sum of the residuals up to its position along every axis. The payload is read twice, and codes are never
+stored: first the residuals of each box are summed along each axis, into its faces. After prefix sums over the faces
+(``boxes``), programs unpack the boxes again and add the sums of what lies before them. Sums are taken modulo 2**32, so
+their order does not matter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_table
 from tersor.kernels.runtime.workspace import Layout
 
 _MAX_REGISTERS: Final = 128
-"""Per thread: 16 warps per multiprocessor, where the compiler would take 240. It keeps 6 words in memory then."""
+"""Per thread: allows 16 warps per multiprocessor and spills 6 words. The compiler would take 240."""
 
 
 @jit_kernel(do_not_specialize=["buffer", "status"])
@@ -51,7 +51,7 @@ def _index_kernel(
 ):  # fmt: skip
     """One program indexes ``RUN`` tiles of one tensor, or writes its values if it is not coded.
 
-    Bad bytes set the tensor's ``status``.
+    Malformed bytes set the tensor's ``status``.
     """
     run = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + run)
@@ -82,8 +82,8 @@ def _open_coded(
 ):  # fmt: skip
     """Return (body, values, tiles, index) of tensor ``k``, its step, and whether it is coded and indexed.
 
-    A ``BLOCK`` of 0 says that residuals are decoded already: the body is the address of those of the tensor,
-    int32, which ``index`` has.
+    A ``BLOCK`` of 0 says that residuals are already decoded: the body is then the address of the tensor's int32
+    residuals, taken from ``index``.
     """
     count, payload = tl.load(counts + k), buffer + tl.load(offsets + k)
     if BLOCK == 0:
@@ -102,7 +102,7 @@ def _open_coded(
 
 @triton.jit
 def _loaded_codes(address, count, position):
-    """Return the residuals at ``position`` and the three places behind it; 0 from ``count`` on."""
+    """Return the residuals at ``position`` and the three positions after it; 0 from ``count`` on."""
     places = address.to(tl.pointer_type(tl.int32)) + position
     c0 = tl.load(places, mask=position < count, other=0)
     c1 = tl.load(places + 1, mask=position + 1 < count, other=0)
@@ -117,7 +117,7 @@ def _plane_codes(
 ):  # fmt: skip
     """Return the residuals of rows ``y`` of the plane whose first line is ``first``.
 
-    They are a tuple of those at columns ``x``, ``x + 1``, ``x + 2`` and ``x + 3``; 0 outside of the tensor.
+    The result is a tuple for columns ``x``, ``x + 1``, ``x + 2`` and ``x + 3``, with 0 outside the tensor.
     """
     line = first + tl.minimum(y, shape[1] - 1)
     column = tl.minimum(x, (shape[2] - 1) // 4 * 4)
@@ -127,7 +127,7 @@ def _plane_codes(
     else:
         c0, c1, c2, c3 = codes_at(coded[0], coded[1], coded[2], coded[3], position, SPLIT, BLOCK)
     if not is_whole:
-        # the last four of a line may reach into the next
+        # the last four of a line may extend into the next line
         inside = (y < shape[1])[:, None] & (x < shape[2])[None, :]
         c0 = tl.where(inside, c0, 0)
         c1 = tl.where(inside & (x + 1 < shape[2])[None, :], c1, 0)
@@ -138,7 +138,7 @@ def _plane_codes(
 
 @triton.jit
 def _in_order(fours):
-    """Return a tuple of [rows, fours] as one [rows, 4 * fours]."""
+    """Interleave a 4-tuple of [rows, fours] as one [rows, 4 * fours]."""
     shape: tl.constexpr = [fours[0].shape[0], 4 * fours[0].shape[1]]
     return tl.reshape(tl.join(tl.join(fours[0], fours[2]), tl.join(fours[1], fours[3])), shape)
 
@@ -149,7 +149,7 @@ def _faces_kernel(
     planes, TYPE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """One program adds up the residuals of one box along each axis on which another follows it."""
+    """One program sums the residuals of one box along each axis on which another box follows it."""
     number = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + number)
     coded, _step, is_coded = _open_coded(
@@ -188,7 +188,7 @@ def _faces_kernel(
 
 @triton.jit
 def _load_above(above, x, width, is_below):
-    """Return four columns of the sums of the rows above a box, 0 for its first."""
+    """Return, for four columns, the sums of the rows above a box; 0 unless ``is_below`` another box."""
     a0 = tl.load(above, mask=is_below & (x < width), other=0)
     a1 = tl.load(above + 1, mask=is_below & (x + 1 < width), other=0)
     a2 = tl.load(above + 2, mask=is_below & (x + 2 < width), other=0)
@@ -198,7 +198,7 @@ def _load_above(above, x, width, is_below):
 
 @triton.jit
 def _along_rows(totals, above, left):
-    """Return the codes of rows from what their columns add up to, and from what lies left of them."""
+    """Return the codes of rows from the sums of their columns and the sums left of them."""
     s0 = totals[0] + above[0][None, :]
     s1 = s0 + totals[1] + above[1][None, :]
     s2 = s1 + totals[2] + above[2][None, :]
@@ -213,7 +213,7 @@ def _boxes_kernel(
     planes, targets, TYPE: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, SPLIT: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes one box; ``sums`` say what lies before it."""
+    """One program decodes one box; ``sums`` holds the sums of all that lies before it."""
     number = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + number)
     coded, step, is_coded = _open_coded(
@@ -227,7 +227,7 @@ def _boxes_kernel(
     is_whole = ((place[2] + 1) * ROWS <= height) & ((place[3] + 1) * COLUMNS <= width)
     is_behind = (y < height)[:, None] & (is_coded & (place[1] > 0))
     behind = plane_sums(sums, fields, k, place, shape, boxes, y, x) - height * width
-    # the sums of the planes before the box, and of its rows so far
+    # sums over the planes before the box, and over its rows so far
     t0 = tl.cumsum(tl.load(behind, mask=is_behind & (x < width)[None, :], other=0), axis=0)
     t1 = tl.cumsum(tl.load(behind + 1, mask=is_behind & (x + 1 < width)[None, :], other=0), axis=0)
     t2 = tl.cumsum(tl.load(behind + 2, mask=is_behind & (x + 2 < width)[None, :], other=0), axis=0)
@@ -249,14 +249,14 @@ def _boxes_kernel(
         if ALIGNED & is_whole & (width % 16 == 0):
             store_values(address, position, values, count, TYPE, True, True)
         else:
-            # what lies at the count is not stored
+            # positions from the count on are not stored
             inside = (y < height)[:, None] & (column < width)[None, :]
             position = tl.where(inside, position, count)
             store_values(address, position, values, count, TYPE, False, False)
 
 
 def axes_of(shape: tuple[int, ...], dims: int) -> tuple[int, int, int, int]:
-    """Return batch, depth, height and width of a tensor; an axis of one value does not predict."""
+    """Return batch, depth, height and width of a tensor; axes of one value do not predict and are left out."""
     numel = math.prod(shape)
     sizes = [size for size in predicting_shape(shape, dims)[-dims:] if size > 1]
     depth, height, width = (1, 1, 1, *sizes)[-3:]
@@ -275,7 +275,7 @@ def _decode_shaped(
     buffer: torch.Tensor, offsets: torch.Tensor, sizes: torch.Tensor,
     outs: Sequence[torch.Tensor], encoder: BitpackEncoder, status: torch.Tensor, table: BoxTable,
 ) -> None:  # fmt: skip
-    """See ``decode_shaped``; for tensors with values, of two axes at least."""
+    """Implement ``decode_shaped`` for tensors that are not empty and have at least two predicting axes."""
     device, dtype, block = buffer.device, outs[0].dtype, encoder.block
     numels = tuple(y.numel() for y in outs)
     tiles, runs = (tile_table(numels, n * TILE_VALUES, device) for n in (1, UNPACK_RUN))
@@ -303,7 +303,7 @@ def _add_up(
     sizes: torch.Tensor, counts: torch.Tensor, first_tiles: torch.Tensor | None,
     index: torch.Tensor, outs: Sequence[torch.Tensor], status: torch.Tensor, block: int,
 ) -> None:  # fmt: skip
-    """Add up residuals along all axes, and write the values."""
+    """Sum residuals along all axes, and write the values."""
     planes, rows, columns = table.box
     where = (
         buffer, offsets, sizes, counts, first_tiles, index, status, table.fields,
@@ -338,13 +338,13 @@ def restore_boxes(
     """Write the values of payloads whose residuals are decoded.
 
     Args:
-        buffer: see ``decode_shaped``, as for ``offsets``, ``sizes`` and ``outs``.
-        offsets: of the payloads.
-        sizes: of the payloads.
-        residuals: int64 [len(outs)], addresses of int32; perhaps those of the tensors to be written.
-        outs: what to write, each with values; where the payload is not coded it is not written.
-        status: int32 [len(outs)], 0 where the residuals are good.
-        shapes: ``axes_of`` each.
+        buffer: the payloads, as in ``decode_shaped``.
+        offsets: starts of the payloads.
+        sizes: sizes of the payloads.
+        residuals: int64 [len(outs)], addresses of int32 residuals, which may be those of the tensors to write.
+        outs: tensors to write, none empty; a tensor whose payload is not coded is not written.
+        status: int32 [len(outs)], 0 if the residuals are good.
+        shapes: ``axes_of`` each tensor.
     """
     device = buffer.device
     table = box_table(tuple(shapes), device)
@@ -362,9 +362,9 @@ def decode_shaped(
     status: torch.Tensor | None = None,
     dims: int = 2,
 ) -> torch.Tensor:
-    """See ``packed_decode.decode_packed``; the last ``dims`` axes predict, 2 or 3.
+    """Decode as ``packed_decode.decode_packed`` does, with the last ``dims`` axes predicting, 2 or 3.
 
-    Takes memory for half a byte per value; in lists of less than 2**24 values, for one byte.
+    Takes a workspace of half a byte per value, or one byte for lists of less than 2**24 values.
     """
     device = buffer.device
     if status is None:

@@ -1,7 +1,7 @@
-"""Decoding of the packed payloads of a list of tensors in Triton, without a wait.
+"""Decoding of packed payloads of a list of tensors in Triton, without waiting.
 
-Codes are unpacked tile by tile; where neighbours predict, the residuals of each tile are added up first, so
-that the code before every tile is known. What the bytes say is checked before it is relied on.
+Codes are unpacked tile by tile. If neighbours predict, the residuals of each tile are summed first, to obtain the
+code before every tile. Nothing in the bytes is trusted before it is checked.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_end, t
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 _MAX_REGISTERS: Final = 64
-"""Of a thread that adds up residuals: 32 warps per multiprocessor, as many as there can be programs of one warp.
-It keeps in memory what tiles that are not whole need."""
+"""Limit per thread when summing residuals: 32 warps per multiprocessor, as many as it holds one-warp programs.
+Only values for partial tiles spill."""
 
 
 @triton.jit
 def open_packed(payload, nbytes, count, num_tiles, TYPE: tl.constexpr, BLOCK: tl.constexpr):
-    """Return mode, number and body bytes of a payload, and whether it can be one of ``count`` values."""
+    """Return mode, number and body bytes of a payload, and whether it may be a payload of ``count`` values."""
     mode, number, body_nbytes, _, good = open_payload(payload, nbytes, count, TYPE)
     _, words_start = starts_of(count, num_tiles, BLOCK)
     return (
@@ -63,7 +63,7 @@ def _sum_kernel(
     buffer, offsets, sizes, counts, first_tiles, first_runs, owners, sums, TYPE: tl.constexpr,
     BLOCK: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program adds up the residuals of each of ``RUN`` tiles of one tensor; 0 if it has none."""
+    """One program sums the residuals of each of ``RUN`` tiles of one tensor; 0 if it has no residuals."""
     run = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + run)
     first, count = tl.load(first_tiles + k), tl.load(counts + k)
@@ -85,9 +85,9 @@ def _sum_kernel(
 
 @triton.jit
 def _running_sums(fours, before):
-    """Return the running sums of the codes of a tile, from ``before`` on, in order.
+    """Return the prefix sums of the codes of a tile, starting from ``before``, in order.
 
-    By fours, which a thread holds: a running sum over all takes four times as many exchanges of threads.
+    A thread sums its fours first; a prefix sum over all codes takes four times as many exchanges between threads.
     """
     shape: tl.constexpr = fours[0].shape
     s0 = fours[0]
@@ -120,7 +120,7 @@ def _restore_tile(
 
 @triton.jit
 def store_uncoded(payload, mode, number, address, begin, end, count, TYPE: tl.constexpr):
-    """Write values ``[begin, end)`` of a payload that is constant or exact; nothing of a coded one."""
+    """Write values ``[begin, end)`` of a payload that is constant or exact; do nothing for a coded one."""
     if mode == CONSTANT:
         for start in range(begin, end, 128):
             values = as_compute(tl.zeros([128], dtype=tl.float64) + number, TYPE)
@@ -136,9 +136,9 @@ def _decode_kernel(
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     RUN: tl.constexpr, WITH_OUTLIERS: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes ``RUN`` tiles of one tensor; their outliers too if ``WITH_OUTLIERS``.
+    """One program decodes ``RUN`` tiles of one tensor, with their outliers if ``WITH_OUTLIERS``.
 
-    It then looks at all outliers of the tensor, so that is for small ones. Bad bytes set the
+    It then reads all outliers of the tensor, so that option is for small tensors. Malformed bytes set the
     tensor's ``status``.
     """
     run = tl.program_id(0).to(tl.int64)
@@ -172,7 +172,7 @@ def _decode_kernel(
     if good:
         store_uncoded(payload, mode, number, address, begin * TILE, end, count, TYPE)
     if WITH_OUTLIERS:
-        # outliers go over what other threads have just stored
+        # outliers overwrite what other threads have just stored
         tl.debug_barrier()
         store_given_outliers(
             payload, payload_nbytes, count, address, begin * TILE, end, 0, 1, status + k, TYPE,
@@ -193,16 +193,16 @@ def decode_packed(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
-            that lies elsewhere, the difference of their addresses. Trusted.
-        sizes: int64 [len(outs)], bytes of each. Trusted.
-        outs: what to write.
-        encoder: what wrote them.
-        status: zeros to return with the result in it; new ones by default.
-        dims: 1 if the flattened tensor predicts, 0 for no prediction.
+        offsets: int64 [len(outs)], the start of each payload relative to ``buffer``; a payload elsewhere
+            has the difference of the addresses. Not checked.
+        sizes: int64 [len(outs)], bytes of each payload. Not checked.
+        outs: tensors to write.
+        encoder: the encoder that wrote the payloads.
+        status: zeros that receive the result; new memory by default.
+        dims: 1 if neighbours in the flattened tensor predict, 0 for no prediction.
 
     Returns:
-        int32 [len(outs)]: 0, or not 0 where a payload is malformed, whose tensor is then undefined.
+        int32 [len(outs)]: 0, or nonzero if a payload is malformed; its tensor is then undefined.
     """
     device, dtype = buffer.device, outs[0].dtype
     numels = tuple(y.numel() for y in outs)

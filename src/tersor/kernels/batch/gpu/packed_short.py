@@ -1,7 +1,7 @@
 """Packed payloads of a list of small tensors in Triton, in two launches.
 
-Programs that need the range of a tensor, or the sizes of all payloads before their own, find these
-themselves: to look at a few thousand values takes less than another launch.
+Each program computes the range of its tensor, or the sizes of all payloads before its own, by itself: reading a few
+thousand values takes less time than another launch.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _MAX_TILES: Final = 8
 """Tiles of the largest tensor that counts as small."""
 
 _MAX_TENSORS: Final = 512
-"""Each program of the second launch looks at all tensors before its own."""
+"""Most tensors of a small list: each program of the second launch reads about all tensors before its own."""
 
 _LANES: Final = 256
-"""Tensors that such a program looks at at a time."""
+"""Tensors that such a program handles at a time."""
 
 
 def are_small(numels: Sequence[int]) -> bool:
@@ -54,7 +54,7 @@ def are_small(numels: Sequence[int]) -> bool:
 
 @triton.jit
 def _range_of(address, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr, PART: tl.constexpr):
-    """Return the finite range of a tensor as float64; low > high if no value is finite."""
+    """Return the range of the finite values of a tensor as float64; low > high if there are none."""
     place = tl.arange(0, PART)
     compute: tl.constexpr = tl.float64 if TYPE == F64 else tl.float32
     least = tl.full([PART], float("inf"), compute)
@@ -78,9 +78,9 @@ def _measure_kernel(
     starts, counts, first_tiles, owners, bounds, grids, ranges, stats, num_tiles,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """One program finds the grid of a tensor, and measures one of its tiles.
+    """One program computes the grid of a tensor, and measures one of its tiles.
 
-    The first one also stores the grid and the range.
+    The program of the first tile also stores the grid and the range.
     """
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile)
@@ -104,7 +104,7 @@ def _measure_kernel(
         address, base, count, (1, 1, 1), grid, TYPE, ALIGNED, BLOCK, 0
     )
     specials = 0
-    # what is not finite is an outlier
+    # values that are not finite are outliers
     if outliers > 0:
         position = base + tl.arange(0, TILE)
         values = load_values(address, position, count, 0.0, TYPE, ALIGNED, False)
@@ -118,7 +118,7 @@ def _plan_own(
     k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row,
     TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Decide how tensor ``k`` is stored, and where: behind all before it, decided likewise."""
+    """Decide the form of tensor ``k``, and its place after all tensors before it, whose sizes are also decided."""
     offset = tl.zeros([1], dtype=tl.int64)
     for start in range(0, k + 1, LANES):
         j = start + tl.arange(0, LANES)
@@ -151,7 +151,7 @@ def _plan_own(
 
 @triton.jit
 def _sum_tiles(stats, num_tiles, first, count, ends, TILES: tl.constexpr):
-    """Store the running sums over the words and outliers of ``count`` tiles, one after the other."""
+    """Store prefix sums over the words of ``count`` tiles, continued over their outliers."""
     t = tl.arange(0, TILES)
     words = tl.load(stats + first + t, mask=t < count, other=0)
     both = tl.load(stats + num_tiles + first + t, mask=t < count, other=0)
@@ -160,7 +160,7 @@ def _sum_tiles(stats, num_tiles, first, count, ends, TILES: tl.constexpr):
     tl.store(ends + count + t, both_ends, mask=t < count)
 
 
-# parts of one memory: to compile for each alignment that they may have would gain nothing
+# these are parts of one allocation; compiling for each of their possible alignments would gain nothing
 @jit_kernel(do_not_specialize=["num_tiles", "max_tiles", "ends", "plan", "sizes"])
 def _write_kernel(
     starts, counts, first_tiles, owners, grids, ranges, fixed_nbytes, stats, num_tiles, max_tiles,
@@ -169,7 +169,7 @@ def _write_kernel(
 ):  # fmt: skip
     """One program decides where the payload of one tensor goes, and writes one of its tiles there.
 
-    The first one also writes all that is not in tiles. Programs of a tensor store the same plan.
+    The program of the first tile also writes everything outside tiles. All programs of a tensor store the same plan.
     """
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile).to(tl.int64)
@@ -183,7 +183,7 @@ def _write_kernel(
         LANES,
     )  # fmt: skip
     _sum_tiles(stats, num_tiles, first, last, ends, TILES)
-    # every thread reads what others have stored
+    # wait, because every thread reads what others have stored
     tl.debug_barrier()
     payload = out + tl.load(row + OFFSET)
     if tl.load(row + MODE) == CODED:
@@ -205,17 +205,17 @@ def encode_small(
     numels: tuple[int, ...], starts: torch.Tensor, bounds: torch.Tensor, fixed_nbytes: torch.Tensor,
     dtype: torch.dtype, aligned: bool, block: int, out: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """Write the payloads of tensors that ``are_small`` to ``out``; return their sizes.
+    """Write the payloads of tensors that ``are_small`` accepts to ``out``; return their sizes.
 
     Args:
-        numels: values of each tensor.
-        starts: ``runtime.gpu.tiles.addresses`` of them.
-        bounds: ``runtime.gpu.tiles.bound_table``.
-        fixed_nbytes: bytes of each coded body before its words.
-        dtype: of the tensors.
-        aligned: whether every start is a multiple of 16 bytes.
+        numels: number of values of each tensor.
+        starts: ``runtime.gpu.tiles.addresses`` of the tensors.
+        bounds: ``runtime.gpu.tiles.bound_table`` of their bounds.
+        fixed_nbytes: bytes of each coded body besides its words.
+        dtype: dtype of the tensors.
+        aligned: whether every address is a multiple of 16.
         block: codes per block.
-        out: uint8 with room for the largest payloads.
+        out: uint8 memory that fits the largest possible payloads.
     """
     device, num_tensors = out.device, len(numels)
     tiles = tile_table(numels, TILE_VALUES, device)

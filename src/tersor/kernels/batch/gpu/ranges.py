@@ -1,4 +1,4 @@
-"""Groups in ranges of a list of tensors in Triton: each program does one tile of one tensor."""
+"""Range-quantized groups of a list of tensors in Triton; each program handles one tile of one tensor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _dequantize_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
     ALIGNMENT: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes ``TILE`` values of one tensor; of a payload of a wrong size nothing is read."""
+    """One program decodes ``TILE`` values of one tensor; a payload of the wrong size is not read."""
     k, tile, count = own_tile(counts, first_tiles, owners)
     nbytes = payload_nbytes(count, GROUP)
     payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
@@ -65,10 +65,10 @@ def encode_ranges(
     """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
 
     Args:
-        xs: what to encode.
-        pipeline: the groups.
+        xs: tensors to encode.
+        pipeline: the quantizer.
         seed: see ``ranges.reference.range_quantize``; positions count from each tensor's start.
-        out: memory for the payloads; new by default.
+        out: memory for the payloads; new memory by default.
 
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
@@ -93,7 +93,7 @@ def decode_ranges(
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
 
-    Arguments and result are those of ``group.decode_groups``.
+    Arguments and result are as in ``group.decode_groups``.
     """
     places = buffer, offsets, sizes
     return decode_tiles(

@@ -1,8 +1,8 @@
-"""Fused calls on lists, replayed as CUDA graphs where their form repeats.
+"""Fused calls on lists, replayed as CUDA graphs when their form repeats.
 
-What varies between calls of a form are the addresses of the tensors, the values of their bounds and, when
-decoding, the places of the payloads. Results are copied, as the next replay writes to the same memory. The form
-has all else that a host decides by.
+Calls of one form differ only in the addresses of the tensors, the values of their bounds and, when decoding, the
+locations of the payloads. The form includes everything else that the host bases decisions on. Results are copied,
+because the next replay writes to the same memory.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tersor.types import Bound
 
 _R = TypeVar("_R")
 _ALIGNMENT: Final = 16
-"""Bytes; kernels are compiled for addresses that are multiples of it, and for others."""
+"""In bytes; kernels are compiled separately for addresses that are multiples of it and for others."""
 _ADDRESS: Final = torch.Tensor.data_ptr
 
 
 def are_aligned(pointers: Sequence[int]) -> bool:
-    """True if all addresses are such as the calls that can be made again have."""
+    """True if all addresses have the alignment that repeatable calls need."""
     return gcd(_ALIGNMENT, *pointers) == _ALIGNMENT
 
 
 class Encoding:
-    """A call of a fused encoder, which reads addresses and bounds from ``address_table`` and ``bound_table`` alone."""
+    """A call of a fused encoder that reads addresses and bounds only from ``address_table`` and ``bound_table``."""
 
     __slots__ = ("_device", "_form", "_limits", "_pointers")
 
@@ -44,8 +44,8 @@ class Encoding:
         """Describe the call.
 
         Args:
-            kind: all that it depends on besides shapes, dtype, addresses and bounds of the tensors.
-            xs: contiguous, of one dtype and device.
+            kind: everything that it depends on besides shapes, dtype, addresses and bounds of the tensors.
+            xs: contiguous tensors of one dtype and device.
             bounds: one per tensor.
         """
         self._device = xs[0].device
@@ -60,20 +60,20 @@ class Encoding:
 
     @property
     def can_repeat(self) -> bool:
-        """True if ``repeated`` may encode other tensors of this form."""
+        """True if ``repeated`` may be able to encode other tensors of this form."""
         return self._form is not None and are_aligned(self._pointers)
 
     def replayed(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
-        """Return what a replay of the call encoded; None if the call is to be made."""
+        """Return the result of replaying the call; None if there is no graph and the call must be made."""
         if self._form is None:
             return None
         with torch.cuda.device_of(xs[0]):
             return self._launched(xs, self._pointers)
 
     def repeated(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
-        """Return what a replay encoded of other tensors, of the same shapes, dtype and device, and bounds.
+        """Replay the call for other tensors of the same shapes, dtype, device and bounds.
 
-        None if there is no graph, or it was not made for their addresses or for the current stream.
+        Returns None if there is no graph, or none for the alignment of their addresses or the current stream.
         """
         pointers = tuple(map(_ADDRESS, xs))
         return self._launched(xs, pointers) if are_aligned(pointers) else None
@@ -94,12 +94,12 @@ class Encoding:
     def note(
         self, xs: Sequence[torch.Tensor], made: FusedList, run: Callable[[], FusedList]
     ) -> None:
-        """Take note that the call was made by ``run()``, which returned ``made``."""
+        """Record that the call was made by ``run()``, which returned ``made``."""
         if self._form is None:
             return
 
         def recorded() -> FusedList:
-            # one launch writes small payloads too, so that there is less to copy
+            # the graph also writes small payloads, which leaves less to copy
             return run().written(MOST_RESULT_NBYTES).without_inputs()
 
         varying = (address_table, self._pointers, self._device), self._limits
@@ -109,14 +109,14 @@ class Encoding:
 
 
 class _States(NamedTuple):
-    """What a decoding graph writes: int32, of which the host has a copy when the graph has run."""
+    """The int32 status that a decoding graph writes, and its copy on the host, valid once the graph has run."""
 
     status: torch.Tensor
     on_host: torch.Tensor
 
 
 class Decoding:
-    """A call of a fused decoder, which reads the addresses of its outputs from ``address_table`` alone."""
+    """A call of a fused decoder that reads the addresses of its outputs only from ``address_table``."""
 
     __slots__ = ("_decode", "_device", "_encoded", "_form", "_kind", "_num", "_places", "_pointers")
 
@@ -130,11 +130,11 @@ class Decoding:
         """Describe the call.
 
         Args:
-            kind: all that it depends on besides shapes, dtype and addresses.
-            outs: contiguous, of one dtype and device.
+            kind: everything that it depends on besides shapes, dtype and addresses.
+            outs: contiguous tensors of one dtype and device.
             encoded: the payloads.
             decode: makes the call: ``decode(buffer, offsets, sizes, status=zeros)`` returns the status, in
-                ``zeros`` or new.
+                ``zeros`` or new memory.
         """
         self._encoded, self._decode = encoded, decode
         self._device, self._num = outs[0].device, len(outs)
@@ -148,13 +148,13 @@ class Decoding:
 
     @property
     def repeatable(self) -> DecodingForm | None:
-        """What decodes other payloads into other tensors of this form; None if nothing can."""
+        """A repetition of this call for other payloads and tensors of its form; None if it cannot be repeated."""
         if self._form is None or not are_aligned(self._pointers):
             return None
         return DecodingForm(self._form)
 
     def made(self) -> torch.Tensor:
-        """Return the status of every payload, as ``Undecoded`` has it; a replay decodes them if there is one."""
+        """Decode, by a replay if there is a graph; return the status of every payload, as in ``Undecoded``."""
         given = self._encoded.status
         if self._form is not None:
             status = DecodingForm(self._form).begin(self._pointers, self._places)
@@ -166,12 +166,12 @@ class Decoding:
         return status
 
     def _note(self) -> None:
-        """Take note that the call was made."""
+        """Record that the call was made."""
         if self._form is None:
             return
         form, device, num = self._form, self._device, self._num
         places, kind, least = self._places, self._kind, self._encoded.least_nbytes
-        # a buffer at address 0: offsets from it are addresses
+        # the buffer is at address 0, so offsets from it are addresses
         origin = torch.empty(0, dtype=torch.uint8, device=device)
         length = num + (least is not None)
         on_host = torch.empty(length, dtype=torch.int32, device="cpu", pin_memory=True)
@@ -195,7 +195,7 @@ class Decoding:
 
 
 class DecodingForm(NamedTuple):
-    """Decodes payloads into tensors of one form with its graph."""
+    """Decodes payloads into tensors of one form by replaying its graph."""
 
     form: Form
 
@@ -204,10 +204,10 @@ class DecodingForm(NamedTuple):
 
         Args:
             pointers: addresses to write to.
-            places: of the payloads, as ``payload_places`` gives them.
+            places: locations of the payloads, from ``payload_places``.
 
         Returns:
-            None if nothing was launched: see ``Replays.launch``.
+            The status, or None if nothing was launched; see ``Replays.launch``.
         """
         with torch.cuda.device(self.form.device):
             return self._launched(pointers, places, lambda replay: replay.result.status.clone())
@@ -215,9 +215,9 @@ class DecodingForm(NamedTuple):
     def wait(
         self, pointers: tuple[int, ...], places: tuple[int, ...], meanwhile: Callable[[], _R]
     ) -> tuple[list[int], _R] | None:
-        """Decode, call ``meanwhile`` while the device works, and wait; return the status and what that returned.
+        """Decode, call ``meanwhile`` while the device works, and wait; return the status and the result of ``meanwhile``.
 
-        Arguments, and None, as in ``begin``.
+        Arguments, and a result of None, are as in ``begin``.
         """
 
         def read(replay: Replay[_States]) -> tuple[list[int], _R]:
@@ -239,14 +239,14 @@ class DecodingForm(NamedTuple):
             return None
         device = form.device
         varying = (address_table, pointers, device), (address_table, places, device)
-        # until the host has read its copy of the status, no other replay may write it
+        # no other replay may overwrite the host's copy of the status before it is read
         with replay.lock:
             found = REPLAYS.launch(form, varying, then)
             return found if found is None or read is None else read(found)
 
 
 def payload_places(encoded: EncodedList) -> tuple[str, tuple[int, ...]]:
-    """Return how payloads are found, and all numbers that this takes."""
+    """Return how payloads are located ("frame", "given" or "apart"), and the addresses and sizes for it."""
     if isinstance(encoded.sizes, torch.Tensor):
         buffer = encoded.frame()
         if encoded.offsets is None:
@@ -266,7 +266,10 @@ def _decoded(
     checked: torch.Tensor | None,
     given: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Decode payloads; ``checked`` is the status of a frame, whose first number stays, ``given`` memory for it."""
+    """Decode payloads and return the status.
+
+    ``checked`` is the status of a frame, whose first number is kept; ``given`` is memory for a status without frame.
+    """
     if checked is None:
         return decode(*places, status=given)
     own = checked[1:]
@@ -277,7 +280,7 @@ def _decoded(
 
 
 def _shape(tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> tuple[Hashable, ...]:
-    """Return dtype, shapes and alignments of tensors: what a kernel may be compiled for."""
+    """Return dtype, shapes and alignments of tensors, which kernels may be compiled for."""
     offsets = None if are_aligned(pointers) else tuple([one % _ALIGNMENT for one in pointers])
     return tensors[0].dtype, tuple([x.shape for x in tensors]), offsets
 
@@ -291,7 +294,7 @@ def absolute_places(table: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.
 
 @jit_kernel(do_not_specialize=["num_payloads"])
 def _places_kernel(table, num_payloads, places, nbytes, LANES: tl.constexpr):
-    """Store addresses and sizes of payloads; the table says where their buffer, offsets and sizes are."""
+    """Store addresses and sizes of payloads; the table holds the addresses of their buffer, offsets and sizes."""
     offsets = tl.load(table + 1).to(tl.pointer_type(tl.int64))
     sizes = tl.load(table + 2).to(tl.pointer_type(tl.int64))
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)

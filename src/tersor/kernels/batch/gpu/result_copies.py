@@ -1,7 +1,7 @@
-"""Copies of what a CUDA graph wrote, in one launch: the next replay writes to the same memory.
+"""Copies of the results of a CUDA graph in one launch, because the next replay writes to the same memory.
 
-Memory for payloads has room for whatever the tensors hold; of it only what the payloads take is copied: 18 us of
-13.6 MB on an H200 otherwise, where 1.3 MB are used.
+Memory for payloads fits the worst case, and only the part that the payloads take is copied. On an H200, copying all of
+13.6 MB, of which 1.3 MB are used, would take 18 us.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tersor.kernels.runtime.gpu.tiles import padded
 _WORDS_PER_STEP: Final = 1024
 _MAX_PROGRAMS: Final = 256
 _PIECE_WORDS: Final = 4
-"""Copies start at multiples of 16 bytes, which kernels are compiled for."""
+"""Copies start at multiples of 16 bytes, the alignment that kernels are compiled for."""
 
 
 @triton.jit
 def _copy_words(source, target, num_words, LANES: tl.constexpr):
-    """Copy this program's share of words of 4 bytes."""
+    """Copy this program's share of 4-byte words."""
     source, target = source.to(tl.pointer_type(tl.int32)), target.to(tl.pointer_type(tl.int32))
     for start in range(tl.program_id(0) * LANES, num_words, tl.num_programs(0) * LANES):
         i = start + tl.arange(0, LANES)
@@ -38,7 +38,7 @@ def _copy_words(source, target, num_words, LANES: tl.constexpr):
 def _copy_kernel(
     table, num_facts, facts, sizes, num_sizes, source, num_words, target, LANES: tl.constexpr
 ):
-    """Copy all facts, and as much of ``source`` as payloads of ``sizes`` take; all if there are none."""
+    """Copy all facts, and the part of ``source`` that payloads of ``sizes`` take; all of it if there are no sizes."""
     for k in range(num_facts):
         _copy_words(
             tl.load(table + 3 * k),
@@ -57,18 +57,18 @@ def _copy_kernel(
 
 
 class ResultCopies:
-    """Makes copies of the same tensors again and again, without waiting.
+    """Copies the same tensors repeatedly, without waiting.
 
-    The last tensor, which may be large, gets memory of its own.
+    The copy of the last tensor, which may be large, has its own memory.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], sizes: torch.Tensor | None) -> None:
-        """Take tensors of a multiple of 4 bytes each.
+        """Take tensors whose sizes are multiples of 4 bytes.
 
         Args:
-            tensors: to be copied.
-            sizes: int64, bytes of the payloads that the last tensor has back to back, each padded to 8 bytes:
-                what follows them is not copied. None to copy all of it.
+            tensors: the tensors to copy.
+            sizes: int64, bytes of the payloads that the last tensor holds back to back, each padded to 8 bytes;
+                memory after them is not copied. None to copy all of it.
         """
         *facts, self._last = tensors
         self._kinds = [(x.dtype, x.shape) for x in facts]
@@ -89,7 +89,7 @@ class ResultCopies:
         self._grid = (max(1, min(steps, _MAX_PROGRAMS)),)
 
     def copies(self) -> list[torch.Tensor]:
-        """Return new tensors with what the tensors hold now."""
+        """Return copies of the current contents of the tensors."""
         source, sizes = self._last, self._sizes
         memory = torch.empty(self._num_words, dtype=torch.int32, device=source.device)
         target = torch.empty_like(source)
@@ -104,6 +104,6 @@ class ResultCopies:
 
 
 def _seen_as(words: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    """Return words of 4 bytes as a tensor of another dtype and shape, in the same memory."""
+    """View 4-byte words as a tensor of another dtype and shape."""
     seen = words if dtype == torch.int32 else words.view(dtype)
     return seen if len(shape) == 1 else seen.view(shape)

@@ -1,6 +1,6 @@
-"""Payloads of ``rms`` for a list of tensors in Triton: values are read once, and some groups before.
+"""Payloads of ``rms`` for a list of tensors in Triton: values are read once, after some sampled groups.
 
-Those sampled groups decide frequencies and levels, so that the coder need not wait for all symbols.
+The sampled groups decide frequencies and levels, so the coder need not wait for all symbols.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ from tersor.kernels.runtime.workspace import Layout
 
 _ROWS: Final = 4
 _TILE: Final = _ROWS * layout.GROUP
-"""A program has 32 values per thread, whose loads are all on their way at once. It is one warp: what is summed
-up over a group stays in it."""
+"""Each thread holds 32 values, whose loads are all in flight at once. A program is one warp, so sums over a group
+stay within it."""
 _SAMPLED_ROWS: Final = 4
-"""Groups whose symbols one program counts; for zeros it looks at all sampled groups."""
+"""Groups whose symbols one program counts; to count zeros it reads all sampled groups."""
 _ALL_ROWS: Final = 16
-"""Sampled groups that it looks at at a time."""
+"""Sampled groups that it reads at a time to count zeros."""
 _ALIGNMENT: Final = 64
-"""Symbols of a tensor start at a multiple of so many bytes."""
+"""The symbols of a tensor start at a multiple of this many bytes."""
 _PART: Final = 1024
 _LANES: Final = 1024
 LEVELS: Final = 128
-"""Places of the fractions of a tensor, and of what they are made of."""
+"""Entries per tensor for fractions, and for the sums that they are computed from."""
 _NUM_SAMPLED = tl.constexpr(layout.NUM_SAMPLED)
 _ZEROS_PER_VALUE = tl.constexpr(layout.ZEROS_PER_VALUE)
 _LEAST_FRACTION, _MIDDLE = tl.constexpr(layout.LEAST_FRACTION), tl.constexpr(layout.MIDDLE)
@@ -108,7 +108,7 @@ def _places(first_rows, ROWS: tl.constexpr):
 
 @triton.jit
 def _sampled(row, count):
-    """Return where sampled groups start, as ``layout.sampled_groups`` says; ``count`` if there are fewer."""
+    """Return the first value of sampled group ``row``, as in ``layout.sampled_groups``; ``count`` if there is none."""
     num_groups = num_parts(count, GROUP)
     num_sampled = tl.maximum(tl.minimum(num_groups, _NUM_SAMPLED), 1)
     return tl.where(row < num_sampled, row * num_groups // num_sampled * GROUP, count)
@@ -121,7 +121,7 @@ def _sample_kernel(
 ):  # fmt: skip
     """Program (k, p) counts the symbols of the p-th ``ROWS`` sampled groups of tensor k.
 
-    ``zeros`` is 1 or 0, or 2 to let all sampled groups decide, ``ALL`` of them at a time.
+    ``zeros`` is 1 or 0, or 2 to decide from all sampled groups, read ``ALL`` at a time.
     """
     k, p = tl.program_id(0).to(tl.int64), tl.program_id(1)
     count, address = tl.load(counts + k), tl.load(starts + k)
@@ -146,7 +146,7 @@ def _sample_kernel(
     scales = scales_of(values, peaks, sizes, has_zeros, ROWS)
     units = units_of(values, scales, from_bits(step_bits, F32), ROWS)
     symbols = shifted_codes(values, units, has_zeros) - (SHIFT - top)
-    # no symbol is 255: what is not there is counted in that place
+    # no symbol is 255: missing values are counted there
     held = tl.reshape(tl.where(inside, symbols, _NARROW - 1), [ROWS * GROUP])
     found = tl.histogram(held, _NARROW)
     bin_ = tl.arange(0, _NARROW)
@@ -172,7 +172,7 @@ def _quantize(
     values, peaks, missed = without_outliers(values, ROWS)
     found = scales_of(values, peaks, sizes, has_zeros, ROWS)
     codes = shifted_codes(values, units_of(values, found, step, ROWS), has_zeros)
-    # what codes have too much is taken off once for four of them, modulo 2**32
+    # the shift of four codes is subtracted at once, modulo 2**32
     excess: tl.constexpr = (SHIFT * 0x01010101 + 0x80000000) % 0x100000000 - 0x80000000
     joined = tl.sum(codes << (8 * tl.arange(0, 4))[None, :], axis=1) - excess + top * 0x01010101
     tl.store(target.to(tl.pointer_type(tl.int32)) + word, joined, mask=(4 * word < limit) | WHOLE)
@@ -186,7 +186,7 @@ def _quantize_kernel(
     missing, totals, TYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes one tile and counts its outliers."""
-    # backwards: symbols that are written last are coded first, and are still in the cache
+    # backwards: the symbols written last are coded first, and are then still in the cache
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     k = tl.load(owners + tile)
     own = tile - tl.load(first_tiles + k)
@@ -214,12 +214,12 @@ def _quantize_kernel(
 def _settle_kernel(
     frequencies, sums, fractions, totals, missing, first_tiles, top, LANES: tl.constexpr
 ):
-    """One program computes the fractions of one tensor, and sums up its outliers if it has some."""
+    """One program computes the fractions of one tensor, and the prefix sums of its outliers if it has any."""
     k = tl.program_id(0).to(tl.int64)
     code = tl.arange(0, _LEVELS)
     inside = (code > 0) & (code <= top)
     own = frequencies + k * _NARROW + top
-    # each was counted once more than it occurs
+    # every count starts at 1, not 0
     num = tl.load(own + code, mask=inside, other=1) + tl.load(own - code, mask=inside, other=1) - 2
     mean = tl.load(sums + k * _LEVELS + code, mask=inside, other=0) // tl.maximum(num, 1)
     fraction = tl.where(num > 0, mean - ((code - 1) << 16) - 1, _MIDDLE)
@@ -255,7 +255,7 @@ def _place_outliers(
     payload, row, address, count, missing, first, last, TYPE: tl.constexpr, TILE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
-    """Store the outliers of every so many tiles of ``[first, last)`` that have some."""
+    """Store the outliers of this program's share of the tiles ``[first, last)``."""
     for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
         before = before_tile(missing, first, tile)
         if tl.load(missing + tile) > before:
@@ -269,7 +269,7 @@ def _place_outliers(
 
 @triton.jit
 def _write_body(payload, has_zeros, num_groups, fractions, scales, top, LANES: tl.constexpr):
-    """Write every so many parts of the scales, and what comes before them; return where they end."""
+    """Write this program's share of the scales and all that precedes them; return the address after them."""
     body = payload + HEADER_NBYTES
     start = scales_start(has_zeros, top)
     target = (body + start).to(tl.pointer_type(tl.int16))
@@ -292,9 +292,9 @@ def _finish_kernel(
     starts, counts, first_tiles, groups, missing, plan, flags, fractions, scales, out, targets, room,
     top, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) writes every p-th part of the payload of tensor k but the coder's body.
+    """Program (k, p) writes every p-th part of the payload of tensor k, except for the coder's body.
 
-    The first says where that body goes, which is nowhere if the payload does not fit.
+    The first program stores the address for that body, 0 if the payload does not fit.
     """
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
@@ -342,12 +342,12 @@ class _Coded:
     """A list whose bodies are coded and whose payloads are decided.
 
     Attributes:
-        xs: held until their payloads are written, as kernels know only their addresses.
+        xs: tensors, kept alive until their payloads are written because kernels have only their addresses.
         top: the largest code.
-        streams: their symbols.
+        streams: streams of their symbols.
         encoded: the coded streams.
-        plan: of the payloads.
-        held: what ``_layout`` names.
+        plan: plan of the payloads.
+        held: working memory, by the names of ``_layout``.
     """
 
     xs: Sequence[torch.Tensor]
@@ -358,7 +358,7 @@ class _Coded:
     held: dict[str, torch.Tensor]
 
     def write(self, state: None, nbytes: int) -> torch.Tensor:
-        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory."""
         del state
         device, held, numels = self.plan.device, self.held, tuple(x.numel() for x in self.xs)
         tiles = tile_table(numels, _TILE, device)
@@ -392,10 +392,10 @@ def encode_rms_list(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> FusedL
     num_groups = sum(ceil_div(numel, layout.GROUP) for numel in numels)
     tiles, starts = tile_table(numels, _TILE, device), addresses(xs, device)
     held = _layout(num, tiles.num_tiles, places[-1], num_groups).carve(device)
-    # step and zeros are no constants: saved activations change the former from step to step
+    # step and zeros are not compile-time constants: saved activations change the former at every training step
     kind = TYPES[dtype]
     with torch.cuda.device_of(xs[0]):
-        # every symbol counts once before any is seen, so that none is impossible
+        # every count starts at 1, so that no symbol is impossible
         frequencies = torch.ones(num * NARROW, dtype=torch.int64, device=device)
         zeroed = torch.zeros(num * (LEVELS + 1), dtype=torch.int64, device=device)
         sums, totals = zeroed.split_with_sizes((num * LEVELS, num))

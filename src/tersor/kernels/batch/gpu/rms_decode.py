@@ -1,7 +1,7 @@
-"""Decoding of the payloads of ``rms`` of a list of tensors in Triton, without a wait.
+"""Decoding of ``rms`` payloads of a list of tensors in Triton, without waiting.
 
-The coder's symbols become values as they are decoded; tensors that are not coded are filled after that,
-and outliers written over what was decoded in their places.
+The coder's symbols become values as they are decoded. Tensors that are not coded are filled afterwards,
+and outliers overwrite the values decoded in their positions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tersor.kernels.runtime.gpu.tiles import addresses, num_parts, padded
 from tersor.kernels.runtime.workspace import Layout
 
 _VALUES_PER_STORE: Final = 1024
-"""Values that one step of filling a tensor writes, and scales that one step looks at."""
+"""Values that one step of filling a tensor writes, and scales that one step checks."""
 _SCALE_LIMIT = tl.constexpr(layout.SCALE_LIMIT)
 
 
@@ -43,7 +43,7 @@ def _open_kernel(
     buffer, offsets, sizes, counts, step_bits, top, bodies, rooms, coded, alphabets, scales, levels,
     status, TYPE: tl.constexpr,
 ):  # fmt: skip
-    """One program opens one payload, says what the coder is to decode, and computes its levels."""
+    """One program opens one payload, stores the facts that the coder needs, and computes its levels."""
     k = tl.program_id(0).to(tl.int64)
     size, count = tl.load(sizes + k), tl.load(counts + k)
     payload = buffer + tl.load(offsets + k)
@@ -78,9 +78,9 @@ def _fill_kernel(
     buffer, offsets, sizes, targets, counts, coded, rooms, scales, nbytes, status,
     TYPE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) writes every p-th part of tensor k if it is not coded, or looks at its scales.
+    """Program (k, p) writes every p-th part of tensor k if it is not coded, else checks every p-th part of its scales.
 
-    The first checks that the coder read all of its body.
+    The first program checks that the coder read the whole body.
     """
     k = tl.program_id(0)
     count, address = tl.load(counts + k), tl.load(targets + k)
@@ -127,14 +127,14 @@ def decode_rms_list(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts; see ``ans_decode.decode_ans``.
-        sizes: int64 [len(outs)], bytes of each. Trusted.
-        outs: what to write.
-        pipeline: that of the codec.
-        status: what to write the result to; new memory by default.
+        offsets: int64 [len(outs)], the start of each payload; see ``ans_decode.decode_ans``.
+        sizes: int64 [len(outs)], bytes of each payload. Not checked.
+        outs: tensors to write.
+        pipeline: pipeline of the codec.
+        status: receives the result; new memory by default.
 
     Returns:
-        int32 [len(outs)]: 0, or not 0 where the payload is malformed and the tensor undefined.
+        int32 [len(outs)]: 0, or nonzero if the payload is malformed and the tensor undefined.
     """
     device, dtype, step = buffer.device, outs[0].dtype, pipeline.quantizer.step
     numels, targets = tuple(out.numel() for out in outs), addresses(outs, device)

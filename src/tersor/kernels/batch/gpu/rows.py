@@ -1,8 +1,8 @@
-"""Rows payloads of a list of matrices in Triton, entropy-coded by rANS, without a wait.
+"""Rows payloads of a list of matrices in Triton, entropy-coded by rANS, without waiting.
 
-Encoding reads every value once: rows are numbered by their values, the distinct ones are quantized
-to bytes, numbered again by these, and entropy-coded together with the index. How many rows there
-are after each step only the device knows, so programs share as many as there turn out to be.
+Rows are numbered by their values, in one pass over all values that also finds their range. The distinct
+rows are quantized to bytes, numbered again by these, and entropy-coded together with the index. Only the
+device knows how many rows remain after each step, so a fixed number of programs shares them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from tersor.types import Bound
 def _grid_kernel(
     first_tiles, ends, num_distinct, keys, bounds, grids, TYPE: tl.constexpr, LANES: tl.constexpr
 ):
-    """One program adds up the distinct rows of one matrix, and computes its grid."""
+    """One program sums the numbers of distinct rows of one matrix over its tiles, and computes its grid."""
     k = tl.program_id(0)
     tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
     exists = k >= 0
@@ -83,7 +83,7 @@ def _number_kernel(
 ):  # fmt: skip
     """One program numbers the rows of one matrix of a short list, and computes its grid.
 
-    ``NOTED`` is the type of the values whose extremes are to be folded into the range before.
+    ``NOTED`` is the type of the values whose extremes are first folded into the range; ``NO_VALUES`` if there are none.
     """
     k = tl.program_id(0)
     number_matrix(k, counts, first_rows, tables, slots, places, first, num_distinct, TILE)
@@ -95,20 +95,20 @@ def _number_kernel(
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Memory that is given back once the rows are numbered.
+    """Memory that is freed once the rows are numbered.
 
     Attributes:
-        slots: int32, of both hash tables.
+        slots: int32, the slots of both hash tables.
         extremes: float32; see ``dedup.gpu.slots.Ranges``.
-        places: int32 [num_rows]; these four are those of ``dedup.gpu.numbers.RowNumbers``.
+        places: int32 [num_rows]; this and the next three are fields of ``dedup.gpu.numbers.RowNumbers``.
         first: int64 [num_rows].
         ends: int64 [num_tiles].
-        num_distinct: int64.
-        again_places: int32 [num_rows]; these four are of the rows' codes.
+        num_distinct: int64 [num_matrices].
+        again_places: int32 [num_rows]; this and the next three are the same fields for the rows' codes.
         again_first: int64 [num_rows].
         again_ends: int64 [num_tiles].
-        num_kept: int64.
-        codes: uint8 of the distinct rows, modulo 256.
+        num_kept: int64 [num_matrices].
+        codes: uint8, the codes of the distinct rows, modulo 256.
     """
 
     slots: torch.Tensor
@@ -124,7 +124,7 @@ class _Rows:
     codes: torch.Tensor
 
     def by_value(self) -> RowNumbers:
-        """Return the numbers of the rows."""
+        """Return the numbers of the rows by their values."""
         slots, _ = self.slots.chunk(2)
         return RowNumbers(slots, self.places, self.first, self.ends, self.num_distinct)
 
@@ -138,17 +138,17 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Coding:
-    """Memory that is held until the payloads are written.
+    """Memory that is kept until the payloads are written.
 
     Attributes:
-        zeroed: int64, what must be 0 at first: ``extents``, ``keys`` and ``counts``.
-        marks: int32; see ``rows.gpu.index.SplitIndex``.
+        zeroed: int64, everything that starts at 0: ``extents``, ``keys`` and ``counts`` of ``_Task``.
+        marks: int32; this and ``refs`` are fields of ``rows.gpu.index.SplitIndex``.
         refs: int32 [num_rows].
-        unique: int64; see ``rows.gpu.index.Decisions``.
+        unique: int64 [num_matrices]; this and the next four are fields of ``rows.gpu.index.Decisions``.
         stream_counts: int64 [2 * num_matrices].
         alphabets: int32 [2 * num_matrices].
         rotations: int32 [2 * num_matrices].
-        lows: int32.
+        lows: int32 [num_matrices].
         grids: [num_matrices, 3]; see ``quantize.gpu.grids``.
         symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
         plan: int64; see ``rows_plan``.
@@ -171,7 +171,7 @@ class _Coding:
 def _layouts(
     shapes: tuple[tuple[int, int], ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Layout, Layout]:
-    """Return where ``_Rows`` and ``_Coding`` lie."""
+    """Return the memory layouts of ``_Rows`` and ``_Coding``."""
     matrices = matrix_list(shapes, device)
     rows, num, num_rows = matrices.rows, len(matrices), matrices.num_rows
     num_tiles = rows.tiles.num_tiles
@@ -206,18 +206,18 @@ def _layouts(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One call: what is encoded, and what becomes of it step by step.
+    """One encoding call: its inputs and the results of its steps.
 
     Attributes:
-        matrices: their shapes.
-        xs: contiguous, of one dtype.
+        matrices: shapes of the list.
+        xs: contiguous matrices of one dtype.
         starts: int64, their addresses.
         coding: working memory.
         extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
-        keys: finite ranges, as ``quantize.gpu.finite_range`` keeps them.
-        counts: int64, of the symbols of all streams.
+        keys: finite ranges, as keys of ``quantize.gpu.finite_range``.
+        counts: int64, symbol counts of all streams.
         decisions: what is coded.
-        index: what indices are made of.
+        index: the parts of the indices.
     """
 
     matrices: MatrixList
@@ -255,10 +255,10 @@ class _Task:
 def _number_by_value(
     task: _Task, numbers: RowNumbers, extremes: torch.Tensor, bounds: torch.Tensor
 ) -> None:
-    """Number equal rows, find the ranges of all values, and compute the grids."""
+    """Number distinct rows, compute the ranges of all values, and compute the grids."""
     rows, dtype, grids = task.matrices.rows, task.xs[0].dtype, task.coding.grids
     tiles, counts = rows.tiles, rows.tiles.counts
-    # a single row is not looked at, and float64 values do not fit the words
+    # find_slots does not read a single row, and its words do not hold float64 values
     ranges = None
     if dtype != torch.float64 and 1 not in rows.rows_per_matrix:
         ranges = Ranges(task.keys, extremes, dtype)
@@ -290,7 +290,7 @@ def _number_by_value(
 
 
 def _find_symbols(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> _Task:
-    """Number, quantize and split the rows; what that takes is free again for what comes after."""
+    """Number, quantize and split the rows; the memory for this is free afterwards."""
     task, rows = _Task.of(xs)
     limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
     matrices, by_value, by_code = task.matrices, rows.by_value(), rows.by_code()
@@ -316,8 +316,8 @@ def _find_symbols(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> _Task:
 def encode_rows_list(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> FusedList:
     """Encode contiguous matrices of one dtype and device, without waiting.
 
-    Outliers and more than 256 different codes are beyond it: such a matrix is stored exactly, and needs a
-    second pass if the codec ``rows`` itself may have a smaller payload.
+    A matrix with outliers or more than 256 different codes is stored exactly. It needs a second pass if the
+    composition may find a smaller payload.
     """
     dtype = xs[0].dtype
     with torch.cuda.device_of(xs[0]):

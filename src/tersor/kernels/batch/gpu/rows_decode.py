@@ -1,7 +1,7 @@
-"""Decoding of the rows payloads of a list of matrices in Triton, without a wait.
+"""Decoding of rows payloads of a list of matrices in Triton, without waiting.
 
-Heads are read first, then the indices and the symbols of the distinct rows are decoded side by side,
-then one pass gathers the values of all rows. What the bytes say is checked before it is relied on.
+Heads are read first. Then the indices and the symbols of the distinct rows are decoded concurrently, and
+one pass gathers the values of all rows. Nothing in the bytes is trusted before it is checked.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TILE_VALUES: Final = 4096
 
 @triton.jit
 def _load_highs(plan_row, symbols, row, inside, HAS_SYMBOLS: tl.constexpr):
-    """Return 0 for a new row, else one more than the high bits of its number."""
+    """Return 0 for a new row, else 1 plus the high bits of the row's number."""
     is_coded = HAS_SYMBOLS and tl.load(plan_row + FORM) == CODED_INDEX
     if is_coded:
         high = tl.load(symbols + row, mask=inside, other=0).to(tl.int32)
@@ -89,16 +89,16 @@ def _count_kernel(
 
 @jit_kernel()
 def _sum_kernel(first_tiles, ends, LANES: tl.constexpr):
-    """One program adds up the new rows of one matrix."""
+    """One program replaces the new rows of the tiles of one matrix by their prefix sums."""
     sum_tiles(ends, first_tiles, tl.program_id(0), LANES)
 
 
 @triton.jit
 def _join_tile(k, row, rows, before, plan_row, symbols, index, status, HAS_SYMBOLS: tl.constexpr):
-    """Put the numbers of rows of matrix ``k`` together; impossible ones become 0.
+    """Assemble the numbers of rows of matrix ``k``; impossible ones become 0 and set the status.
 
-    ``before`` new rows come earlier. Were there too many new rows, a number would be too large; too few, a
-    reference would be missing. Returns how many of these are new.
+    ``before`` new rows come earlier. With too many new rows, a number would be too large; with too few, a
+    reference would be missing. Returns how many of the rows are new.
     """
     inside = row < rows
     high = _load_highs(plan_row, symbols, row, inside, HAS_SYMBOLS)
@@ -124,7 +124,7 @@ def _join_kernel(
     num_rows, first_tiles, owners, first_rows, plan, starts, num_matrices, symbols, ends, index,
     status, HAS_SYMBOLS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program puts the numbers of a tile of rows together."""
+    """One program assembles the numbers of a tile of rows."""
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
     plan_row = plan + k * NUM_COLUMNS
@@ -144,7 +144,7 @@ def _join_short_kernel(
     num_rows, first_rows, plan, starts, num_matrices, symbols, index, status,
     HAS_SYMBOLS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program puts the numbers of all rows of one matrix together, tile after tile."""
+    """One program assembles the numbers of all rows of one matrix, tile after tile."""
     k = tl.program_id(0)
     plan_row = plan + k * NUM_COLUMNS
     if tl.load(plan_row + MODE) == CODED:
@@ -158,7 +158,7 @@ def _join_short_kernel(
 
 @triton.jit
 def _put_plain(plan_row, mode, address, begin, end, TYPE: tl.constexpr, LANES: tl.constexpr):
-    """Write the values from ``begin`` to ``end`` of a matrix that is constant or stored exactly."""
+    """Write the values ``[begin, end)`` of a matrix that is constant or stored exactly."""
     if mode == EXACT:
         copy_values(tl.load(plan_row + BODY), address, begin, end, TYPE)
     elif mode == CONSTANT:
@@ -175,11 +175,10 @@ def _gather_kernel(
     index, rooms, nbytes, status, TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One program writes ``ROWS`` rows of ``COLUMNS`` columns, from the distinct rows' symbols.
+    """One program writes ``ROWS`` rows of ``COLUMNS`` columns from the symbols of the distinct rows.
 
-    ``WHOLE`` says that the columns divide the width. Rows of a matrix that is not coded are written
-    by the programs of the first columns. The first program of a matrix compares the size of the body of
-    the symbols with that of the room for it.
+    ``WHOLE`` says that ``COLUMNS`` divides the width. Rows of a matrix that is not coded are written by the
+    programs of the first columns. The first program of a matrix checks that the coder read its whole body.
     """
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
@@ -188,7 +187,7 @@ def _gather_kernel(
     first_row, count = (tile - tl.load(first_tiles + k)) * ROWS, tl.load(num_rows + k)
     if mode == CODED:
         numel = tl.load(numels + k)
-        # beyond the end the last row is written again: a mask would cut wide stores into pieces
+        # beyond the end the last row is written again, because a mask would split wide stores
         row = tl.minimum(first_row + tl.arange(0, ROWS), count - 1)
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         number = tl.load(index + tl.load(first_rows + k) + row).to(tl.int64)
@@ -196,7 +195,7 @@ def _gather_kernel(
         places = source + (number[:, None] * width + column[None, :])
         position = row[:, None] * width + column[None, :]
         if ALIGNED:
-            # not 16: a thread is to load as many symbols as it stores float32 values
+            # not 16, so that a thread loads as many symbols as it stores float32 values
             places = tl.multiple_of(places, (1, 4))
         if WHOLE:
             found = tl.load(places)
@@ -251,7 +250,7 @@ def _join_index(
     matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, ends: torch.Tensor,
     index: torch.Tensor, status: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Put the distinct row of each row into ``index``."""
+    """Write the number of each row's distinct row to ``index``."""
     rows, num, has_symbols = matrices.rows, len(matrices), matrices.num_indices > 0
     tiles = rows.tiles
     held = plan, matrices.starts, num, symbols
@@ -276,7 +275,7 @@ def _gather(
     matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, index: torch.Tensor,
     opened: OpenBodies, outs: Sequence[torch.Tensor], status: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Write the values of all rows of all matrices, and look at the sizes of the bodies of symbols."""
+    """Write the values of all rows of all matrices, and check the sizes of the symbols' bodies."""
     rows, dtype, aligned = matrices.rows, outs[0].dtype, are_aligned(outs)
     targets = addresses(outs, plan.device)
     for group in matrices.groups:
@@ -299,14 +298,14 @@ def decode_rows_list(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
-            that lies elsewhere, the difference of their addresses. Trusted.
-        sizes: int64 [len(outs)], bytes of each. Trusted.
-        outs: what to write.
+        offsets: int64 [len(outs)], the start of each payload relative to ``buffer``; a payload elsewhere
+            has the difference of the addresses. Not checked.
+        sizes: int64 [len(outs)], bytes of each payload. Not checked.
+        outs: matrices to write.
 
     Returns:
-        int32 [len(outs)]: 0; or, where the matrix is undefined, 1 if its payload is malformed, 2 if
-        that has outliers, escapes or a wide alphabet, and must be decoded by the codec itself.
+        int32 [len(outs)]: 0 if the matrix is decoded. Otherwise the matrix is undefined: 1 if its payload is
+        malformed, 2 if it has outliers, escapes or a wide alphabet, which the composition decodes.
     """
     device, num = buffer.device, len(outs)
     matrices = matrix_list(shapes_of(outs), device)
@@ -323,7 +322,7 @@ def decode_rows_list(
         open_payloads(
             matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, indices, status
         )
-        # chains of dependent steps, neither of which keeps a GPU busy
+        # two chains of dependent steps, neither of which alone keeps a GPU busy
         with fork_join(device) as index_chain:
             opened = open_bodies(streams, status)
             decode_bytes(opened, symbols, matrices.starts, status)

@@ -1,7 +1,7 @@
-"""The heads of the payloads of a list of matrices in Triton, read and checked on the device.
+"""Reading and checking the heads of payloads of a list of matrices in Triton, on the device.
 
-What is wrong, or has a form that only the codec itself knows, sets the status of its matrix and is
-left out of all that follows.
+A payload that is malformed, or has a form that only the composition knows, sets the status of its
+matrix, and is skipped by all later steps.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tersor.kernels.runtime.gpu.tiles import padded
 
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
-"""States: no writer makes such bytes; or they have a form that is not decoded here."""
+"""States of a payload: no writer produces such bytes, or it has a form that is not decoded here."""
 SKIPPED = tl.constexpr(-1)
 (
     MODE, NUMBER, BODY, UNIQUE, FORM, NBITS, REFS, LOW, NUM_COLUMNS,
 ) = (tl.constexpr(k) for k in range(9))  # fmt: skip
-"""What is known of a payload, int64: its mode or ``SKIPPED``; bits of its float64 number; address
-of its body; distinct rows; form of the index; bits of a reference; address of the references; the
-code of symbol 0."""
+"""Facts about a payload, int64: mode or ``SKIPPED``; bits of its float64 number; address of its body;
+number of distinct rows; form of the index; bits of a reference; address of the references; the code of
+symbol 0."""
 PLAN_COLUMNS: Final = NUM_COLUMNS.value
 _MAX_LEFT = tl.constexpr(1 << 20)
-"""More bytes after the last part, all of them zero, than any writer appends."""
+"""Limit of the zero bytes after the last part; no writer appends more."""
 _SMALL_CODE = tl.constexpr(1 << 21)
-"""Codes from here on would leave the range in which ``quantize.gpu.as_float`` is exact."""
+"""Codes of at least this magnitude would leave the range in which ``quantize.gpu.as_float`` is exact."""
 
 
 @triton.jit
 def _symbols_head(address, room, count, wanted):
-    """Return low, alphabet and number of escapes of a symbol body, and whether these can be."""
+    """Return low, alphabet and number of escapes of a symbol body, and whether they are possible."""
     words = address.to(tl.pointer_type(tl.int64))
     wanted = wanted & (room >= SYMBOLS_HEAD)
     first = tl.load(words, mask=wanted, other=0)
@@ -67,7 +67,7 @@ def _is_clean(payload, start, stop, LANES: tl.constexpr):
 
 @triton.jit
 def _store_stream(streams, k, body, room, count, alphabet):
-    """Say where the symbols of stream ``k`` lie; a count of 0 says that there are none."""
+    """Store the facts about stream ``k``; a count of 0 says that it has no symbols."""
     bodies, rooms, counts, alphabets = streams
     tl.store(bodies + k, body)
     tl.store(rooms + k, tl.where(count > 0, room, 0))
@@ -77,11 +77,11 @@ def _store_stream(streams, k, body, room, count, alphabet):
 
 @triton.jit
 def _open_index(body, body_nbytes, rows, wanted, SYMBOL_NBITS: tl.constexpr):
-    """Read the head of a body and that of its index.
+    """Read the heads of a body and of its index.
 
     Returns:
-        distinct rows, form of the index, bits of a reference, alphabet of the coded symbols, bytes
-        up to the references and up to the distinct rows, and whether these can be.
+        The number of distinct rows, the form of the index, bits of a reference, alphabet of the coded symbols,
+        offsets of the references and of the distinct rows in the body, and whether all this is possible.
     """
     wanted = wanted & (body_nbytes >= ROWS_HEAD)
     head = tl.load(body.to(tl.pointer_type(tl.int64)), mask=wanted, other=0)
@@ -111,7 +111,7 @@ def _open_kernel(
     buffer, offsets, sizes, numels, num_rows, widths, plan, streams, indices, status, TYPE: tl.constexpr, INDEX_SYMBOLS: tl.constexpr, SYMBOL_NBITS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program reads the heads of one payload, and says what symbols there are to decode."""
+    """One program reads the heads of one payload, and stores which symbols to decode."""
     k = tl.program_id(0)
     size, rows = tl.load(sizes + k), tl.load(num_rows + k)
     payload = buffer + tl.load(offsets + k)
@@ -171,16 +171,16 @@ def open_payloads(
     """Read all heads, without waiting.
 
     Args:
-        matrices: of the list.
+        matrices: shapes of the list.
         buffer: uint8, with all payloads.
-        offsets: int64, where each starts.
-        sizes: int64, bytes of each.
-        dtype: of the values.
+        offsets: int64, the start of each payload.
+        sizes: int64, bytes of each payload.
+        dtype: dtype of the values.
         plan: int64 [num_matrices * PLAN_COLUMNS]; written.
         streams: the symbols of the distinct rows of each payload; written.
-        indices: the symbols of each coded index; written. None if this package codes no index of such
-            matrices. Payloads that have one nevertheless, or a larger alphabet, are not decoded here.
-        status: int32, 0, ``MALFORMED`` or ``UNKNOWN``; written.
+        indices: the symbols of each coded index; written. None if this package codes no index for such
+            matrices. Payloads that nevertheless have one, or have a larger alphabet, are not decoded here.
+        status: int32, receives 0, ``MALFORMED`` or ``UNKNOWN``.
     """
     bodies = _tensors(streams)
     _open_kernel[(len(matrices),)](

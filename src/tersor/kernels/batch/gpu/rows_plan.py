@@ -1,6 +1,6 @@
 """Sizes, places and headers of the payloads of a list of matrices in Triton.
 
-The plan has one row per matrix: the columns of ``payload.gpu``, and some more.
+The plan has one row per matrix, with the columns of ``payload.gpu.plan`` and some more.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ ROWS_HEAD = tl.constexpr(layout.HEADER.size)
 SYMBOLS_HEAD = tl.constexpr(body.HEADER.size)
 PACKED_INDEX, CODED_INDEX = tl.constexpr(layout.PACKED), tl.constexpr(layout.CODED)
 _INDEX, _REFS, _ROWS, _NUM_COLUMNS = (tl.constexpr(NUM_FIELDS.value + k) for k in range(4))
-"""More columns of a plan: the form of the index, and where in the payload its references and the
-distinct rows start."""
+"""Further columns of a plan: the form of the index, and where its references and the distinct rows start in
+the payload."""
 PLAN_COLUMNS: Final = _NUM_COLUMNS.value
 _LANES: Final = 512
-"""Matrices that are handled at once, at most."""
+"""Most matrices that are handled at once."""
 _COPIED: Final = 1 << 14
-"""Values that a program copies at least, where a matrix is stored exactly."""
+"""Least number of values that a program copies of a matrix that is stored exactly."""
 
 
 @triton.jit
 def _index_sizes(num_rows, num_distinct, coded_nbytes):
-    """Return the form of the index, and its bytes without and with the references.
+    """Return whether the index is coded, and its size without and with the references.
 
-    ``coded_nbytes`` is the size of the coded symbols; 0 if they were not worth coding.
+    ``coded_nbytes`` is the size of the coded symbols, or 0 if they were not coded.
     """
     num_refs = num_rows - num_distinct
     nbits = ref_nbits(num_distinct)
@@ -111,12 +111,12 @@ def _plan_kernel(
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
         below = tl.load(codes + 2 * k + BELOW, mask=inside, other=0)
         above = tl.load(codes + 2 * k + ABOVE, mask=inside, other=0)
-        # all codes are 0 where there is no grid, and no value that is not finite has a code
+        # without a grid all codes are 0, and values that are not finite have no code
         is_known = (num_distinct > 0) | ((step == 0) & (above == BIAS) & (below == BIAS))
         is_constant = ~is_coded & (count > 0) & (low == high) & is_known
         size = tl.where(is_coded, coded, tl.where(is_constant, HEADER_NBYTES, exact))
         size = tl.maximum(size, count >> _LEAST_LOG2)
-        # exact storage is what the codec would choose, unless it knows more than we do
+        # the composition would also store exactly, unless it knows a form that this kernel does not
         could_be_coded = (step > 0) & (num_distinct == 0)
         could_be_constant = (step == 0) & (low == high) & ~is_known
         is_larger = (count > 0) & (could_be_coded | could_be_constant)
@@ -153,7 +153,7 @@ def _put_coded(
     payload, row, k, p, num_parts, num_rows, first_rows, first_tiles, decisions, marks, refs,
     targets, TILE_WORDS: tl.constexpr, FIELDS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Write the p-th share of a coded payload but for the symbols, and say where these go."""
+    """Write the p-th share of a coded payload except for the symbols, and store where these go."""
     unique, alphabets, lows = decisions
     num_distinct, rows = tl.load(unique + k), tl.load(num_rows + k)
     nbits = ref_nbits(num_distinct.to(tl.int32))
@@ -191,7 +191,7 @@ def _place_kernel(
 ):  # fmt: skip
     """Program (k, p) writes the p-th share of payload k, except for the coded symbols.
 
-    The first one also says where these go, which is nowhere if the payload does not fit ``room`` bytes.
+    The first program also stores the addresses for these, 0 if the payload does not fit into ``room`` bytes.
     """
     k, p, num_parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
     row = plan + k * _NUM_COLUMNS
@@ -228,19 +228,19 @@ def plan_payloads(
     """Decide sizes and places of all payloads, without waiting.
 
     Args:
-        matrices: of the list.
-        unique: int64, distinct rows; 0 where the matrix cannot be coded here.
+        matrices: shapes of the list.
+        unique: int64, number of distinct rows; 0 if the matrix cannot be coded here.
         nbytes: int64, sizes of the coded streams of ``rows.gpu.index.Decisions``.
-        codes: what is known of the codes; see ``rows.gpu.index``.
-        keys: finite ranges, as ``quantize.gpu.finite_range`` keeps them.
-        grids: of ``quantize.gpu.grids``.
-        dtype: of the values.
+        codes: extents of the codes; see ``rows.gpu.index``.
+        keys: finite ranges, as keys of ``quantize.gpu.finite_range``.
+        grids: quantization grids; see ``quantize.gpu.grids``.
+        dtype: dtype of the values.
         plan: int64 [num_matrices * PLAN_COLUMNS], for ``PlannedRows``; written.
 
     Returns:
         sizes: int64, bytes of each payload.
-        status: int32, 1 where the matrix is stored exactly because it has a form that only the
-            codec itself knows.
+        status: int32, 1 if the matrix is stored exactly because only the composition may know a smaller
+            form.
     """
     num = len(matrices)
     results = torch.empty(num + (num + 1) // 2, dtype=torch.int64, device=plan.device)
@@ -259,13 +259,13 @@ class PlannedRows:
     """A list whose symbols are coded and whose payloads are decided.
 
     Attributes:
-        xs: held until their payloads are written, as kernels know only their addresses.
+        xs: matrices, kept alive until their payloads are written because kernels have only their addresses.
         matrices: their shapes.
         decisions: what is coded.
-        index: what indices are made of.
-        streams: the symbols.
-        encoded: these, coded.
-        plan: of ``plan_payloads``.
+        index: the parts of the indices.
+        streams: streams of symbols.
+        encoded: the coded streams.
+        plan: written by ``plan_payloads``.
     """
 
     xs: Sequence[torch.Tensor]
@@ -277,12 +277,12 @@ class PlannedRows:
     plan: torch.Tensor
 
     def write(self, state: None, nbytes: int) -> torch.Tensor:
-        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory."""
         del state
         matrices, decisions, device = self.matrices, self.decisions, self.plan.device
         tiles, num = matrices.rows.tiles, len(matrices)
         most_rows = max(matrices.rows.rows_per_matrix)
-        # more lanes than fields would only wait
+        # more lanes than fields would be idle
         fields = min(MOST_FIELDS, max(128, triton.next_power_of_2(most_rows)))
         num_runs = ceil_div(most_rows, fields)
         num_shares = max(num_runs, ceil_div(max(matrices.capacities), _COPIED))

@@ -1,6 +1,6 @@
-"""Distinct rows of a list of matrices in Triton: quantized to bytes, and those with different codes kept.
+"""Quantization of the distinct rows of a list of matrices to bytes in Triton, and copying those with distinct codes.
 
-How many rows there are only the device knows, so programs share as many tiles as there turn out to be.
+Only the device knows the number of rows, so a fixed number of programs shares their tiles.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tersor.kernels.runtime.gpu.tiles import are_aligned
 
 _TILE_VALUES: Final = 2048
 _FAR = tl.constexpr((1 << 31) - 1)
-"""In place of the code of a value that has none: no alphabet reaches so far."""
+"""Replaces the code of a value that has none; no alphabet reaches this far."""
 
 
 @triton.jit
 def _tile_places(tile, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return the rows and columns of a tile of a matrix of ``count`` rows, and which columns exist.
 
-    Beyond the end stands the last row again: a mask would cut wide loads and stores into pieces.
+    Beyond the end the last row is repeated, because a mask would split wide loads and stores.
     """
     num_columns = (width + COLUMNS - 1) // COLUMNS
     row = tile // num_columns * ROWS + tl.arange(0, ROWS)
@@ -51,8 +51,8 @@ def quantize_rows(
 ):  # fmt: skip
     """Quantize every ``num_parts``-th tile of the distinct rows of matrix ``k``.
 
-    Codes are stored modulo 256. ``WHOLE`` says that the columns divide the width. Where there is no
-    grid, every finite value has the code 0.
+    Codes are stored modulo 256. ``WHOLE`` says that ``COLUMNS`` divides the width. Without a grid, every
+    finite value has code 0.
     """
     count, address, numel = tl.load(counts + k), tl.load(starts + k), tl.load(numels + k)
     step, inverse = tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1)
@@ -146,15 +146,15 @@ def quantize_distinct(
     """Quantize the distinct rows of the matrices of one width, without waiting.
 
     Args:
-        matrices: of the whole list.
-        group: those of this width.
+        matrices: shapes of the whole list.
+        group: the matrices of this width.
         xs: all matrices.
         starts: their addresses.
         first: int64, where each distinct row first appears.
-        counts: int64, distinct rows of each matrix.
-        grids: of ``quantize.gpu.grids``.
-        codes: uint8, gets the codes of each matrix, modulo 256, from ``MatrixList.starts`` on.
-        extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``, zeroed before; written.
+        counts: int64, number of distinct rows of each matrix.
+        grids: quantization grids; see ``quantize.gpu.grids``.
+        codes: uint8, receives the codes of each matrix, modulo 256, at ``MatrixList.starts``.
+        extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``; zeros on entry, written.
     """
     dtype = xs[0].dtype
     num_rows, columns = group.tile(_TILE_VALUES, group.width)
@@ -174,7 +174,7 @@ def keep_codes(
     codes: torch.Tensor,
     symbols: torch.Tensor,
 ) -> None:
-    """Copy the codes of ``unique`` rows of each matrix, at ``first``, back to back from its start on."""
+    """Copy the codes of the ``unique`` rows ``first`` of each matrix to ``symbols``, back to back from its start."""
     for group in matrices.groups:
         words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
         num_rows, columns = group.tile(_TILE_VALUES, words.row_words)

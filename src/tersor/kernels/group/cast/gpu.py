@@ -1,7 +1,7 @@
 """Scaled casts to 8-bit floats in Triton.
 
-Rounding is done on the bits: a GPU's own conversion saturates infinities, and Triton's differs
-between versions.
+Rounding works on the bits, because a GPU's own conversion saturates infinities and Triton's
+differs between versions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SMALLEST_E5M2 = tl.constexpr(SMALLEST[torch.float8_e5m2])
 
 @triton.jit
 def _rounded(values, IS_E4M3: tl.constexpr):
-    """Return float32 values as the bytes of 8-bit floats, to nearest with ties to even."""
+    """Round float32 values to 8-bit floats, to nearest with ties to even; return their bytes."""
     bits = values.to(tl.int32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     NUM_DROPPED: tl.constexpr = 20 if IS_E4M3 else 21
-    # exponents that float32 gives to 1.0 in the format's bias, and to its smallest normal number
+    # the difference of the exponent biases, and the float32 bits of the format's smallest normal number
     REBIAS: tl.constexpr = (120 if IS_E4M3 else 112) << 23
     NORMAL: tl.constexpr = (121 if IS_E4M3 else 113) << 23
-    # adding this leaves a subnormal result in the low bits, rounded by the addition
+    # adding this leaves a subnormal result, rounded by the addition, in the low bits
     LIFT: tl.constexpr = 2.0**14 if IS_E4M3 else 2.0**7
     LIFT_BITS: tl.constexpr = (141 if IS_E4M3 else 134) << 23
     half = (1 << (NUM_DROPPED - 1)) - 1 + ((magnitude >> NUM_DROPPED) & 1)
@@ -59,19 +59,19 @@ def cast_groups(
     GROUPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Cast the ``GROUPS`` groups of a tile: one pass for the largest magnitude, one to round.
+    """Cast the ``GROUPS`` groups of a tile: one pass finds the largest magnitudes, another rounds.
 
     Args:
         x_ptr: ``num_values`` values of any float dtype, as ``transform.gpu.load_values`` reads them.
-        num_values: of the tensor; its last group may have fewer than others.
-        scales_ptr: one float32 per group.
-        out_ptr: one byte per value.
-        tile: which groups.
+        num_values: number of values of the tensor; its last group may be partial.
+        scales_ptr: receives one float32 per group.
+        out_ptr: receives one byte per value.
+        tile: index of the tile.
         group: values per scale.
         TOP: the largest value of the format.
-        IS_E4M3: whether it is that one.
-        GROUPS: ``tile_of`` the group.
-        CHUNK: likewise.
+        IS_E4M3: True for e4m3fn, False for e5m2.
+        GROUPS: groups per tile, from ``tile_of``.
+        CHUNK: values of each group per step, from ``tile_of``.
     """
     groups = tile * GROUPS + tl.arange(0, GROUPS)
     keys = tl.full([GROUPS], 0x00800000, tl.int32)
@@ -127,7 +127,7 @@ def uncast_groups(
     special = (bits | sign | 0x7F800000).to(tl.float32, bitcast=True)
     FIRST_SPECIAL: tl.constexpr = 0x7F if IS_E4M3 else 0x7C
     is_special = (byte & 0x7F) >= FIRST_SPECIAL
-    # an infinity or NaN passes by the product, which would change the bits of a NaN
+    # infinities and NaN bypass the product, which would change the bits of a NaN
     values = tl.where(is_special, special, exact * scales)
     store_values(out_ptr + at, values, inside, False, False)
 
@@ -166,7 +166,7 @@ def _uncast_kernel(
 
 
 def tile_of(group: int) -> tuple[int, int]:
-    """Return groups and values of each that a program has at a time."""
+    """Return how many groups a program holds, and how many values of each at a time."""
     chunk = min(triton.next_power_of_2(group), TILE)
     return TILE // chunk, chunk
 

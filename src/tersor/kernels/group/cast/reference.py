@@ -10,7 +10,7 @@ from tersor.kernels.group.reference import SMALLEST_ABSMAX
 
 SMALLEST: Final = {torch.float8_e4m3fn: SMALLEST_ABSMAX, torch.float8_e5m2: 2.0**-110}
 """Groups whose largest magnitude is below this decode to zero. The wider the range of a format, the sooner
-a scale is no normal float32, and its reciprocal infinite."""
+a scale becomes subnormal in float32 and its reciprocal infinite."""
 
 
 def scaled_cast(
@@ -24,8 +24,8 @@ def scaled_cast(
         group: values per scale.
 
     Returns:
-        scales: float32 [num_groups]; the cast values, flat. NaN, and in e4m3 infinity, becomes the
-        one NaN 0x7F, without harming its group.
+        scales: float32 [num_groups]; the cast values, flat. NaN, and in e4m3 also infinity, becomes
+        the NaN 0x7F and does not affect the rest of its group.
     """
     values = x.view(-1, group)
     finite = torch.isfinite(values)
@@ -35,8 +35,8 @@ def scaled_cast(
     top = torch.full_like(absmax, torch.finfo(dtype).max)
     scales = torch.where(live, absmax / top, 1.0)
     inverse = torch.where(live, top / torch.where(live, absmax, 1.0), 1.0)
-    # e4m3 has no infinity, and a cast may saturate instead of giving NaN; one NaN for all, because
-    # a GPU drops its sign when it widens a float16
+    # e4m3 has no infinity, and a cast may saturate instead of returning NaN; all NaN become the same
+    # one, because a GPU drops the sign of a NaN when it widens a float16
     keeps_infinity = dtype == torch.float8_e5m2
     special = torch.where(torch.isinf(values) & keeps_infinity, values, torch.nan)
     return scales, torch.where(finite, values * inverse[:, None], special).to(dtype).view(-1)

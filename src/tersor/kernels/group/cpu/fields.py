@@ -1,4 +1,4 @@
-"""Groups of values of any float dtype as float32, and fields of few bits, in numba."""
+"""Reading groups of any float dtype as float32, and packing fields of a few bits, in numba."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _INFINITE = 0x7F800000
 
 @njit(nogil=True, cache=True)
 def read_group(values: Any, kind: int, start: int, stage: Any) -> tuple[Any, Any]:
-    """Fill ``stage`` with the values from ``start`` on, then zeros; return whether they are finite, and their peak.
+    """Fill ``stage`` with the values from ``start`` on, then zeros; return whether all are finite, and their peak.
 
-    Values of float64 beyond float32 become infinite, and are finite nevertheless. The peak is the bits of the largest
-    magnitude in float32.
+    A float64 beyond the range of float32 becomes infinite in ``stage`` but counts as finite. The peak is the bits of
+    the largest float32 magnitude.
     """
     read_stage(values, values, kind, False, start, stage)
     bits = stage.view(np.int32)
@@ -35,8 +35,8 @@ def read_group(values: Any, kind: int, start: int, stage: Any) -> tuple[Any, Any
 
 @njit(nogil=True, cache=True)
 def pack_fields(fields: Any, nbits: int, data: Any) -> None:
-    """Write fields of 2 or 4 bits, given as bytes, one after the other, lowest bits first."""
-    # shifted words, of which a byte is kept: this vectorises
+    """Pack fields of 2 or 4 bits, given as bytes, back to back, lowest bits first."""
+    # shifting words and truncating them to a byte vectorises
     if nbits == 4:
         pairs = fields.view(np.uint16)
         for i in range(data.size):

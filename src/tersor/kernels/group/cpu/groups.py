@@ -1,4 +1,4 @@
-"""Groups in one piece, quantized and decoded in numba."""
+"""Quantization and decoding of contiguous groups in numba."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _SMALLEST_BITS = int(np.float32(SMALLEST_ABSMAX).view(np.int32))
 
 @njit(nogil=True, cache=True, inline="always")
 def uniform(h: Any, high: Any) -> Any:
-    """Return a number in [0, 1) from ``position * HASH_STEP + low``, a uint32; see ``reference.uniform``."""
+    """Return a number in [0, 1) from ``h = position * HASH_STEP + low``, uint32; see ``reference.uniform``."""
     h = np.uint32(np.uint32(h ^ (h >> np.uint32(16)) ^ high) * np.uint32(0x85EBCA6B))
     h = np.uint32(np.uint32(h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     h = np.uint32(h ^ (h >> np.uint32(16)))
-    # 24 bits: the conversion from signed integers is exact, and one instruction on every processor
+    # 24 bits: conversion from a signed integer is exact, and one instruction on every processor
     return np.float32(np.int32(h >> np.uint32(8))) * np.float32(2.0**-24)
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _field(value: Any, inverse: Any, top: Any, stochastic: bool, h: Any, high: Any) -> Any:
-    """Return the field of one value; 0 marks one that is not finite."""
+    """Return the field of one value; 0 if the value is not finite."""
     finite = abs(value) <= np.float32(3.4028235e38)
     scaled = (value if finite else np.float32(0)) * inverse
     code = np.floor(scaled + uniform(h, high)) if stochastic else np.rint(scaled)
@@ -43,8 +43,8 @@ def _group_fields(values: Any, inverse: Any, top: Any, rounding: Any, at: int, f
         for i in range(values.size):
             fields[i] = _field(values[i], inverse, top, False, start, high)
         return
-    # blocks of a known size: their loop is unrolled, which hides how long a multiplication takes
-    # (0.31 against 0.42 ns a value on a Zen 4)
+    # the loop over a block of constant size is unrolled, which hides the latency of multiplications
+    # (0.31 instead of 0.42 ns per value on a Zen 4)
     num_whole = values.size // _BLOCK * _BLOCK
     for first in range(0, num_whole, _BLOCK):
         block, target = values[first : first + _BLOCK], fields[first : first + _BLOCK]
@@ -58,7 +58,7 @@ def _group_fields(values: Any, inverse: Any, top: Any, rounding: Any, at: int, f
 
 
 class Rounding(NamedTuple):
-    """How values become codes, as kernels take it."""
+    """How values are rounded to codes, as kernels take it."""
 
     nbits: int
     limit: Any
@@ -68,7 +68,7 @@ class Rounding(NamedTuple):
 
     @classmethod
     def of(cls, nbits: int, seed: int | None) -> Rounding:
-        """Take the arguments of ``reference.group_quantize``."""
+        """Convert the arguments of ``reference.group_quantize``."""
         low, high = ((seed or 0) >> shift & 0xFFFFFFFF for shift in (0, 32))
         limit = np.float32(largest_scale(nbits))
         return cls(nbits, limit, seed is not None, np.uint32(low), np.uint32(high))
@@ -78,9 +78,9 @@ class Rounding(NamedTuple):
 def quantize_groups(
     values: Any, bits: Any, at: int, rounding: Any, scales: Any, data: Any, start: int, stop: int
 ) -> None:
-    """Quantize groups ``[start, stop)`` of ``values``, the first of which is value ``at`` of all.
+    """Quantize groups ``[start, stop)`` of ``values``.
 
-    ``bits`` is the integer image of ``values``.
+    ``bits`` is the integer view of ``values``. The first value has position ``at`` for stochastic rounding.
     """
     nbits = rounding.nbits
     group = values.shape[1]
@@ -89,7 +89,7 @@ def quantize_groups(
     half = group // 2
     for g in range(start, stop):
         image = bits[g]
-        # integer maximum of the magnitudes' bits vectorises; float comparison would not
+        # an integer maximum of the magnitudes' bits vectorises; a float comparison would not
         peak = np.int32(0)
         for i in range(group):
             magnitude = np.int32(image[i] & np.int32(0x7FFFFFFF))
@@ -132,7 +132,7 @@ def dequantize_groups(data: Any, scales: Any, nbits: int, out: Any, start: int, 
 def sum_senders(
     data_addresses: Any, scale_addresses: Any, nbits: int, first: int, stage: Any, addend: Any
 ) -> None:
-    """Fill ``stage`` with groups ``first`` and on, summed over senders whose bytes lie at the addresses."""
+    """Fill ``stage`` with the groups from ``first`` on, summed over senders, given by their addresses."""
     count, group = stage.shape
     row_nbytes = group * nbits // 8
     octets, floats = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.float32)

@@ -1,6 +1,6 @@
 """Group quantization in numba, alone and fused with the Hadamard transform, sums and a base.
 
-Groups are counted through all rows of a tensor. What is fused goes through a stage: a few groups of
+Groups are numbered across all rows of a tensor. Fused kernels go through a stage: a few groups of
 float32, small enough to stay in a cache.
 """
 
@@ -53,14 +53,14 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Rows:
-        """Take [..., size] whose rows may lie apart, each in one piece.
+        """Take [..., size] with any distance between rows; each row is contiguous.
 
         Raises:
-            ValueError: a row is not in one piece.
+            ValueError: a row is not contiguous.
         """
         outer, inner = (stride * x.element_size() for stride in row_strides(x))
         first, (num_outer, num_inner) = x.data_ptr(), (1, 1, *x.shape)[-3:-1]
-        # plain numbers: numpy takes longer for the few rows that there mostly are
+        # Python integers: numpy takes longer for the few rows that most tensors have
         places = [
             [first + i * outer + j * inner for j in range(num_inner)] for i in range(num_outer)
         ]
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
         return cls(addresses, x.shape[-1], _empty_array(x.dtype))
 
     def flat(self) -> Rows:
-        """Return them as one list, in the order of the dimensions."""
+        """Return the rows as one list, in the order of the dimensions."""
         return self._replace(addresses=self.addresses.reshape(-1))
 
 
@@ -79,7 +79,7 @@ def _of_row(rows: Any, row: int) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def _within(row: int, num_groups: int, start: int, stop: int) -> tuple[int, int]:
-    """Return the groups of a row that lie in ``[start, stop)`` of all."""
+    """Return the first and last group of a row within ``[start, stop)`` of all groups."""
     return max(start - row * num_groups, 0), min(stop - row * num_groups, num_groups)
 
 
@@ -112,7 +112,7 @@ def _staged_quantize_kernel(
     start: int,
     stop: int,
 ) -> None:
-    """Quantize groups ``[start, stop)`` of values of any float dtype; ``is_f32`` if that is float32."""
+    """Quantize groups ``[start, stop)`` of any float dtype; ``is_f32`` says that the dtype is float32."""
     num_groups = scales.size
     num_staged = max(1, _STAGE_VALUES // group)
     stage = np.empty((num_staged, group), dtype=np.float32)
@@ -126,7 +126,7 @@ def _staged_quantize_kernel(
             count = min(num_staged, end - first)
             num_rows = count * group // ORDER
             if hadamard and is_f32 and not subtract and (first + count) * group <= values.size:
-                # a pass through the cache less than staging first
+                # saves the pass through the cache that staging takes
                 hadamard_rows(values[first * group :], np.float32(1), hadamards, 0, num_rows)
             else:
                 staged = flat[: count * group]
@@ -171,7 +171,7 @@ def group_quantize(
 def _dequantize_kernel(
     data: Any, scales: Any, nbits: int, group: int, out: Any, start: int, stop: int
 ) -> None:
-    """Decode groups ``[start, stop)`` of one sender to rows of whole groups of float32."""
+    """Decode groups ``[start, stop)`` of one sender into float32 rows of whole groups."""
     num_groups = scales.size
     for row in range(start // num_groups, -(-stop // num_groups)):
         first, last = _within(row, num_groups, start, stop)
@@ -194,7 +194,7 @@ def _staged_dequantize_kernel(
     start: int,
     stop: int,
 ) -> None:
-    """Decode the sums of groups ``[start, stop)`` to values of any float dtype."""
+    """Decode the sums of groups ``[start, stop)`` over senders into any float dtype."""
     num_groups = scales.size
     num_staged = max(1, _STAGE_VALUES // group)
     stage = np.empty((num_staged, group), dtype=np.float32)
@@ -259,7 +259,7 @@ def _staged_requantize_kernel(
     start: int,
     stop: int,
 ) -> None:
-    """Quantize the sums of groups ``[start, stop)`` while they are in a cache."""
+    """Requantize the sums of groups ``[start, stop)`` while they are in a cache."""
     num_groups = scales.size
     num_staged = max(1, _STAGE_VALUES // group)
     stage = np.empty((num_staged, group), dtype=np.float32)

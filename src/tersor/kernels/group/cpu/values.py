@@ -1,7 +1,7 @@
-"""Values of every float dtype as float32 and back, alone or with a base, in numba.
+"""Conversion of every float dtype to float32 and back in numba, optionally relative to a base.
 
-A stage is a float32 array that fits into a cache: what is read into it and written from it needs no
-other memory. numba knows no 16-bit floats, so kernels see their bits.
+A stage is a float32 array that fits into a cache; reading into it and writing from it needs no
+other memory. numba has no 16-bit floats, so kernels handle their bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDE, F16, BF16 = 0, 1, 2
 
 _KINDS: Final = {torch.float16: F16, torch.bfloat16: BF16}
 _A_NAN: Final = 0x7FFF
-"""The bits of some NaN of either 16-bit dtype."""
+"""The bits of a NaN in both 16-bit dtypes."""
 
 
 def kind_of(dtype: torch.dtype) -> int:
@@ -27,7 +27,7 @@ def kind_of(dtype: torch.dtype) -> int:
 
 
 def array_of(x: torch.Tensor) -> tuple[Any, int]:
-    """Return a contiguous tensor as a flat array and what that holds."""
+    """Return a contiguous tensor as a flat array, and what the array holds."""
     kind = kind_of(x.dtype)
     flat = x.view(-1)
     return (flat.numpy() if kind == WIDE else flat.view(torch.int16).numpy().view(np.uint16)), kind
@@ -51,7 +51,7 @@ def _to_bf16(value: Any, nan: Any) -> Any:
 def _from_f16(bits: Any) -> Any:
     bits = np.uint32(bits)
     shifted = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13))
-    # the exponents' biases differ by 112; the product is exact, for subnormals too
+    # the exponent biases differ by 112; the product is exact, for subnormals too
     finite = bits_of(np.uint32(shifted).view(np.float32) * np.float32(2.0**112))
     special = np.uint32(shifted | np.uint32(0x7F800000))
     magnitude = finite if shifted < np.uint32(0x0F800000) else special
@@ -76,14 +76,14 @@ def _to_f16(value: Any, nan: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read_stage(values: Any, base: Any, kind: int, subtract: bool, start: int, stage: Any) -> None:
-    """Fill ``stage`` with the values from ``start`` on, less those of ``base``; zeros follow them.
+    """Fill ``stage`` with the values from ``start`` on, minus those of ``base`` if ``subtract``, then zeros.
 
-    A difference is rounded to the values' dtype first, as torch rounds it.
+    Differences are first rounded to the values' dtype, as torch does.
     """
     nan = np.uint16(_A_NAN)
     count = min(stage.size, values.size - start)
     values, base = values[start : start + count], base[start : start + count]
-    # the tests stand outside the loops, or these would not vectorise
+    # branches inside the loops would prevent vectorisation
     if kind == WIDE and not subtract:
         for i in range(count):
             stage[i] = np.float32(values[i])
@@ -107,10 +107,10 @@ def read_stage(values: Any, base: Any, kind: int, subtract: bool, start: int, st
 
 @njit(nogil=True, cache=True)
 def write_stage(stage: Any, out: Any, kind: int, nan: Any, add: bool, start: int) -> None:
-    """Write what ``out`` has room for from ``start`` on, or add it to what is there.
+    """Write ``stage`` to ``out`` from ``start`` on, as far as there is room, or add it.
 
-    Sums are made in float32, or in float64 if ``out`` is, and rounded once. Every NaN becomes
-    ``nan``: those that a processor makes differ.
+    Sums are computed in float32, or in float64 if ``out`` is, and rounded once. Every NaN becomes
+    ``nan``, because processors produce different ones.
     """
     count = min(stage.size, out.size - start)
     out = out[start : start + count]

@@ -1,7 +1,7 @@
-"""Group quantization in Triton for any even group: scaling, rounding, and byte-wise kernels.
+"""Group quantization in Triton for any even group size: scaling, rounding, and byte-wise kernels.
 
-The kernels take what the fast ones of ``group.gpu`` do not: groups that are no power of two, very
-small and very large ones, and data that does not start at a multiple of four bytes.
+These kernels handle what the fast ones of ``group.gpu`` do not: group sizes that are not a power of
+two, very small or very large, and data that does not start at a multiple of four bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 class PackedGroups(NamedTuple):
-    """What senders quantized in groups, as kernels take it."""
+    """The quantized groups of several senders, as kernels take them."""
 
     data: torch.Tensor
     data_stride: int
@@ -38,13 +38,13 @@ class PackedGroups(NamedTuple):
 
     @classmethod
     def of(cls, data: torch.Tensor, scales: torch.Tensor) -> PackedGroups:
-        """Take one row of ``data`` and of ``scales`` per sender."""
+        """Take ``data`` and ``scales`` with one row per sender."""
         return cls(data, data.stride(0), scales, scales.stride(0), len(scales))
 
 
 @triton.jit
 def magnitudes(values):
-    """Return int32 keys that sort like the magnitudes of finite values; others are negative."""
+    """Return int32 keys that sort like magnitudes; the keys of values that are not finite are negative."""
     return (values.to(tl.int32, bitcast=True) & 0x7FFFFFFF) + 0x00800000
 
 
@@ -62,26 +62,26 @@ def scales_of(keys, NBITS: tl.constexpr):
 
 @triton.jit
 def hashes_of(positions, low):
-    """Return the first step to uniform numbers: ``HASH_STEP`` more for each position."""
+    """Return the first stage of the hash of each position: ``HASH_STEP * position + low``."""
     return positions.to(tl.uint32) * HASH_STEP + low.to(tl.uint32)
 
 
 @triton.jit
 def shifted(scaled, hashes, high):
-    """Return ``scaled`` plus numbers in [0, 1); see ``reference.uniform``."""
+    """Return ``scaled`` plus uniform numbers in [0, 1); see ``reference.uniform``."""
     h = (hashes ^ (hashes >> 16) ^ high.to(tl.uint32)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35
-    # 24 bits are left, so the conversion and the product are exact, and to fuse it changes nothing
+    # 24 bits are left, so conversion and product are exact, and fusing them with the sum changes nothing
     h = (h ^ (h >> 16)) & 0xFFFFFF00
     return tl.fma(h.to(tl.float32), 2.0**-32, scaled)
 
 
 @triton.jit
 def floor_bits(values):
-    """Return int32 ``MAGIC_BITS`` plus the largest integers not above values below 2**22.
+    """Return int32 ``MAGIC_BITS`` plus the floor of values below 2**22 in magnitude.
 
-    ``tl.floor`` takes a negative subnormal for zero on a GPU. To add ``_MAGIC`` rounding down is one
-    instruction in place of four; with Hadamard, ncu counted 32 a value before.
+    ``tl.floor`` flushes a negative subnormal to zero on a GPU. Adding ``_MAGIC`` with rounding down is
+    one instruction instead of four; with Hadamard, ncu counted 32 per value with four.
     """
     if _INTERPRETED:
         lifted = values + _MAGIC
@@ -97,7 +97,7 @@ def floor_bits(values):
 
 @triton.jit
 def _rounded(values, inverse, hashes, high, STOCHASTIC: tl.constexpr):
-    """Return int32 ``MAGIC_BITS`` plus codes; for values that are not finite, far from any code."""
+    """Return int32 ``MAGIC_BITS`` plus codes; values that are not finite give numbers far from any code."""
     scaled = values * inverse
     if STOCHASTIC:
         result = floor_bits(shifted(scaled, hashes, high))
@@ -118,7 +118,7 @@ def codes_of(values, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl.
 
 @triton.jit
 def fields_of(values, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl.constexpr):
-    """Return int32 fields; 0 for values that are not finite."""
+    """Return int32 fields, 0 for values that are not finite."""
     bias: tl.constexpr = 2 ** (NBITS - 1)
     fields = _rounded(values, inverse, hashes, high, STOCHASTIC) - (MAGIC_BITS - bias)
     if STOCHASTIC:
@@ -132,7 +132,7 @@ def fields_of(values, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl
 @triton.jit
 def values_of(fields, scales, NBITS: tl.constexpr):
     """Return the float32 values of int32 fields."""
-    # 2**23 + field, without the slow conversion
+    # the bits of 2**23 + field, without a slow conversion
     lifted = (fields | 0x4B000000).to(tl.float32, bitcast=True)
     values = (lifted - (2.0**23 + 2 ** (NBITS - 1))) * scales
     return tl.where(fields == 0, float("nan"), values)
@@ -154,7 +154,7 @@ def _quantize_kernel(
     GROUPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program quantizes ``GROUPS`` groups: one pass for the largest magnitude, one to round."""
+    """One program quantizes ``GROUPS`` groups: one pass finds the largest magnitudes, another rounds."""
     half = group // 2
     groups = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     keys = tl.zeros([GROUPS], tl.int32)
@@ -186,7 +186,7 @@ def _quantize_kernel(
 
 @triton.jit
 def _read_values(fields_ptr, half, inside, scales_ptr, known, NBITS: tl.constexpr):
-    """Return the values of the fields pointed to and of those half a group further."""
+    """Return the values of the fields pointed to, and of those half a group later."""
     scales = tl.load(scales_ptr, mask=known, other=0.0)[:, None]
     first = tl.load(fields_ptr, mask=inside, other=0).to(tl.int32)
     if NBITS == 8:
@@ -232,9 +232,9 @@ def _dequantize_kernel(
 
 
 def seed_words(seed: int | None, position: int = 0) -> tuple[int, int]:
-    """Return the halves of a seed for values from ``position`` on.
+    """Return the two words of a seed for values from ``position`` on.
 
-    As int32 have them, so that a kernel has one type.
+    They are in the range of int32, so that a kernel sees one type.
     """
     low, high = (seed or 0) + position * HASH_STEP.value, ((seed or 0) >> 32) & 0xFFFFFFFF
     low &= 0xFFFFFFFF
@@ -242,7 +242,7 @@ def seed_words(seed: int | None, position: int = 0) -> tuple[int, int]:
 
 
 def _tile(group: int) -> tuple[int, int]:
-    """Return groups and fields of each half per program."""
+    """Return the groups per program, and the fields of each half that it handles at a time."""
     chunk = min(triton.next_power_of_2(group // 2), _CHUNK)
     return _CHUNK // chunk, chunk
 
@@ -255,9 +255,9 @@ def quantize_any_group(
     seed: tuple[int, int] | None,
     out: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """Write scales and data of the flat ``x``, less ``base``, which counts as followed by zeros.
+    """Write scales and data of the flat ``x - base``, padded with zeros to whole groups.
 
-    ``seed`` is that of ``seed_words``, or None to round to nearest.
+    ``seed`` is what ``seed_words`` returns, or None to round to nearest.
     """
     scales, data = out
     groups, chunk = _tile(group)
@@ -287,7 +287,7 @@ def dequantize_any_group(
     *,
     add: bool,
 ) -> None:
-    """Write the sum over the rows of ``data`` and ``scales`` into the flat ``out``, or add it."""
+    """Write the sum over senders, the rows of ``data`` and ``scales``, into the flat ``out``, or add it."""
     groups, chunk = _tile(group)
     num_chunks = ceil_div(group // 2, chunk)
     num_groups = scales.shape[1]

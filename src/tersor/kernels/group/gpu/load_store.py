@@ -1,8 +1,8 @@
-"""Tiles of whole groups as rows of 32 values in Triton: read, searched for magnitudes, written.
+"""Tiles of whole groups as rows of 32 values in Triton: loading, peak search and storing.
 
-Rows have the form of ``transform.gpu.split_rows``, those of the groups' lower halves and those of
-their upper ones, one for each. A group of 32 is one lower row, and its upper one means nothing. All
-is counted from the start of the tile. ``pack`` says what plain rows are.
+Rows have the layout of ``transform.gpu.split_rows``. Each lower row, from the lower half of a group,
+is paired with an upper row, from the upper half. A group of 32 is one lower row; its upper row is
+meaningless. Positions count from the start of the tile. ``pack`` defines plain rows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ INFINITE_BITS = tl.constexpr(0x7F800000)
 
 @triton.jit
 def _load_tile(x_ptr, base_ptr, offsets, num_values, WHOLE: tl.constexpr):
-    """Return the values before ``num_values``, less those of a base, and zeros.
+    """Return the values before ``num_values``, minus those of a base, and zeros after them.
 
-    Unless ``WHOLE`` is 0 the values mean nothing where there are fewer than that: a mask that told
-    them apart would keep loads from being wide.
+    With ``WHOLE`` above 0, the result is undefined if there are fewer than ``WHOLE`` values: a mask
+    per value would keep loads from being wide.
     """
     if WHOLE != 0:
         known = tl.broadcast_to(num_values >= WHOLE, offsets.shape)
@@ -41,15 +41,15 @@ def read_rows(
     PLAIN: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Return lower and upper rows of values, less those of a base, transformed if asked.
+    """Return lower and upper rows of values, minus those of a base, transformed if ``HADAMARD``.
 
-    What follows ``num_values`` counts as zero; ``PLAIN`` rows mean nothing unless they are whole.
+    Values from ``num_values`` on count as zero. ``PLAIN`` rows are undefined unless the tile is whole.
     """
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
     GROUPS: tl.constexpr = ROWS // PER_GROUP
     WHOLE: tl.constexpr = GROUPS * GROUP if PLAIN else 0
     if HADAMARD and GROUP != 32:
-        # values change threads anyway, and halves are told apart on the way
+        # the transform moves values between threads anyway, and separates the halves on the way
         values = _load_tile(x_ptr, base_ptr, tl.arange(0, ROWS * 64), num_values, WHOLE)
         halves = tl.permute(tl.reshape(values, [GROUPS, 2, PER_GROUP, 32]), [0, 2, 3, 1])
         lower, upper = tl.split(halves)
@@ -74,7 +74,7 @@ def _peak(a, b):
 
 @triton.jit
 def row_peaks(lower, upper):
-    """Return the bits of the largest magnitude of each pair of rows: a NaN if there is one."""
+    """Return the bits of the largest magnitude of each pair of rows, those of a NaN if there is one."""
     pair = _peak(_peak(lower[0], lower[1]), _peak(lower[2], lower[3]))
     other = _peak(_peak(upper[0], upper[1]), _peak(upper[2], upper[3]))
     return tl.max(_peak(pair, other).to(tl.int32, bitcast=True), axis=0)
@@ -108,10 +108,10 @@ def write_rows(
     ADD: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Store rows, after the inverse transform if asked, or add them to what is there.
+    """Store rows, after the inverse transform if ``HADAMARD``, or add them to the output if ``ADD``.
 
-    Nothing is stored from ``num_values`` on. ``PLAIN`` rows all lie before that, and have been
-    scaled for the transform.
+    Nothing is stored from ``num_values`` on. ``PLAIN`` rows all lie before it, and are already scaled
+    for the transform.
     """
     ROWS: tl.constexpr = lower[0].shape[1]
     SIZE: tl.constexpr = ROWS * (32 if GROUP == 32 else 64)
@@ -129,6 +129,6 @@ def write_rows(
     else:
         if HADAMARD:
             values *= 0.03125
-            # the NaN of an addition differs between devices
+            # the NaN that an addition produces differs between devices
             values = tl.where(tl.abs(values) <= float("inf"), values, float("nan"))
         store_values(out_ptr + offsets, values, offsets < num_values, False, ADD)

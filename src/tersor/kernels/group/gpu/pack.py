@@ -1,11 +1,11 @@
 """Group quantization in Triton: rows of 32 values to words of fields, and back.
 
-Rows are those of ``load_store``: a row of a group's lower half goes with the row of the upper half
-that shares its bytes, so that their fields meet in one thread.
+Rows are those of ``load_store``: a row of a group's lower half is paired with the row of the upper
+half that shares its bytes, so their fields meet in one thread.
 
 Most rows are plain: their values are finite, and their scales neither tiny nor huge. Where all rows
-of a tile are, a kernel does without the care for others: to decode bfloat16 with Hadamard takes 13
-instructions per value instead of 25, and an H200 has time for 20 while a copy moves the bytes.
+of a tile are plain, a kernel skips the handling of the others. Decoding bfloat16 with Hadamard then
+takes 13 instructions per value instead of 25; an H200 has time for 20 while a copy moves the bytes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import triton.language as tl
 
 from tersor.kernels.group.gpu.generic import HASH_STEP, MAGIC_BITS, codes_of, fields_of, values_of
 
-# between these, and at zero, the product of a scale with the powers of two used here is exact, and
-# the sum over 2**16 senders finite
+# for scales in this range, and for zero, products with the powers of two used here are exact, and
+# sums over 2**16 senders are finite
 _LEAST_SCALE, _MOST_SCALE = tl.constexpr(2.0**-100), tl.constexpr(2.0**96)
 
 
 @triton.jit
 def _row_starts(rows, GROUP: tl.constexpr):
-    """Return the position of the first value of each lower row."""
+    """Return the position of the first value of each lower row in the tile."""
     starts = rows * 32
     if GROUP != 32:
         starts += (rows // (GROUP // 64)) * (GROUP // 2)
@@ -50,9 +50,9 @@ def _to_bytes(
 def _to_words(
     quads, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl.constexpr, PLAIN: tl.constexpr
 ):
-    """Return rows as [8, ROWS] words, the sum of four fields a byte apart.
+    """Return rows as [8, ROWS] words, each the sum of four fields a byte apart.
 
-    If ``PLAIN``, ``MAGIC_BITS`` plus codes stand for the fields, and overflow.
+    If ``PLAIN``, ``MAGIC_BITS + code`` takes the place of each field, and the sums wrap around.
     """
     inverse = inverse[None, :]
     h = hashes[None, :] + tl.arange(0, 8).to(tl.uint32)[:, None] * (4 * HASH_STEP & 0xFFFFFFFF)
@@ -68,7 +68,7 @@ def _to_words(
 
 @triton.jit
 def _write_words(words, data_ptr, starts, num_rows, PLAIN: tl.constexpr):
-    """Store [COUNT, ROWS] words, those of each of ``num_rows`` rows from its start on."""
+    """Store [COUNT, ROWS] words: those of row ``r`` from ``starts[r]`` on, for the first ``num_rows`` rows."""
     at = starts[:, None] + tl.arange(0, words.shape[0])[None, :]
     if PLAIN:
         tl.store(data_ptr + at, tl.trans(words))
@@ -91,25 +91,25 @@ def pack_rows(
     STOCHASTIC: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Store the fields of lower rows and of their upper ones.
+    """Store the fields of lower rows and of their upper rows.
 
     Args:
-        lower: values in the form of ``split_rows``.
-        upper: likewise.
+        lower: values in the layout of ``split_rows``.
+        upper: values in the layout of ``split_rows``.
         inverse: [ROWS], the reciprocals of the scales.
-        hashes: ``hashes_of`` the data's first value.
+        hashes: ``hashes_of`` the tile's first value.
         high: upper word of the seed.
-        data_ptr: words.
-        num_rows: how many of the rows there are: all, if ``PLAIN``.
+        data_ptr: words to write to.
+        num_rows: number of rows that exist; all of them if ``PLAIN``.
         NBITS: 8 or 4.
         GROUP: values per scale.
-        STOCHASTIC: round up or down by chance.
-        PLAIN: all values are finite.
+        STOCHASTIC: whether to round stochastically.
+        PLAIN: whether all values are finite.
     """
     rows = tl.arange(0, inverse.shape[0])
     starts = _row_starts(rows, GROUP)
     hashes += starts.to(tl.uint32) * HASH_STEP
-    # makes the sum of codes that of fields, as an int32
+    # turns a sum of codes into the sum of their fields, as an int32
     ones: tl.constexpr = 0x11111111 if NBITS == 4 else 0x01010101
     bias: tl.constexpr = (2 ** (NBITS - 1) - MAGIC_BITS) * ones if PLAIN else 0
     wrapped: tl.constexpr = ((bias + 2**31) & 0xFFFFFFFF) - 2**31
@@ -135,8 +135,8 @@ def pack_rows(
 def _read_words(data_ptr, at, known, COUNT: tl.constexpr, OWNED: tl.constexpr):
     """Return ``COUNT`` (8 or 4) consecutive words from each ``at`` as [COUNT, ROWS].
 
-    ``OWNED`` rows are read word by word, which gives each thread whole rows and costs less than to
-    exchange the values later.
+    ``OWNED`` rows are read word by word, which gives each thread whole rows and costs less than
+    exchanging values later.
     """
     if OWNED:
         data_ptr += at
@@ -161,7 +161,7 @@ def _read_words(data_ptr, at, known, COUNT: tl.constexpr, OWNED: tl.constexpr):
 
 @triton.jit
 def _marks(words, NBITS: tl.constexpr):
-    """Return for each row of words a uint32 that is not zero if some field is."""
+    """Return one uint32 per row of words, nonzero if some field is 0."""
     ones: tl.constexpr = 0x11111111 if NBITS == 4 else 0x01010101
     borrows = ((words - ones) & ~words).to(tl.uint32) & (ones << (NBITS - 1))
     return tl.max(borrows, axis=0)
@@ -172,7 +172,7 @@ def _field_values(words, scales, SHIFT: tl.constexpr, NBITS: tl.constexpr, PLAIN
     """Return the values of the fields at bit ``SHIFT``, at most 12, of words."""
     mask: tl.constexpr = 2**NBITS - 1
     if PLAIN:
-        # 2**23 + field * 2**SHIFT: that the field stays where it is saves an instruction
+        # the bits of 2**23 + field * 2**SHIFT: leaving the field in place saves an instruction
         lifted = ((words & (mask << SHIFT)) | 0x4B000000).to(tl.float32, bitcast=True)
         zero: tl.constexpr = 2.0**23 + 2.0 ** (SHIFT + NBITS - 1)
         values = (lifted - zero) * (scales * 2.0**-SHIFT)[None, :]
@@ -194,7 +194,7 @@ def _from_words(words, scales, SHIFT: tl.constexpr, NBITS: tl.constexpr, PLAIN: 
 
 @triton.jit
 def _stacked(first, second):
-    """Return two [4, ROWS] one upon the other."""
+    """Return two [4, ROWS] tensors stacked as [8, ROWS]."""
     return tl.reshape(tl.permute(tl.join(first, second), [2, 0, 1]), [8, first.shape[1]])
 
 
@@ -210,7 +210,7 @@ def _read_rows(
     OWNED: tl.constexpr,
     PLAIN: tl.constexpr,
 ):
-    """Return what one sender adds to ``read_sum``, with a mark for each row."""
+    """Return the lower and upper rows of one sender, and a mark per row: nonzero unless it is plain."""
     starts = _row_starts(rows, GROUP)
     scales = tl.load(scales_ptr + starts // GROUP, mask=known, other=0.0)
     is_usual = (scales == 0.0) | ((scales >= _LEAST_SCALE) & (scales <= _MOST_SCALE))
@@ -254,18 +254,18 @@ def read_sum(
     """Return the sum over the senders, in their order, of ``FACTOR`` times the rows' values.
 
     Args:
-        sent: the senders' words, as ``group.gpu.generic.PackedGroups`` has them.
+        sent: the fields of ``group.gpu.generic.PackedGroups``, with data as words.
         first: the tile's first group.
-        num_rows: how many lower rows there are from there on.
+        num_rows: number of lower rows from there on.
         NBITS: 8 or 4.
         GROUP: values per scale.
         FACTOR: a power of two from 1/32 to 1; 1 unless ``PLAIN``.
-        OWNED: give each thread whole rows.
-        PLAIN: take all rows for plain.
+        OWNED: whether to give each thread whole rows.
+        PLAIN: whether to assume that all rows are plain.
         ROWS: lower rows of the tile.
 
     Returns:
-        Lower rows, upper rows, and whether all are there and plain.
+        Lower rows, upper rows, and whether all exist and are plain.
     """
     rows = tl.arange(0, ROWS)
     known = rows < num_rows
@@ -286,5 +286,5 @@ def read_sum(
         a0, a1, a2, a3 = a0 + c[0], a1 + c[1], a2 + c[2], a3 + c[3]
         b0, b1, b2, b3 = b0 + d[0], b1 + d[1], b2 + d[2], b3 + d[3]
         marks = tl.maximum(marks, others)
-    # rows that are not there have been read as zeros, and so are marked
+    # missing rows were read as zeros, and are therefore marked
     return (a0, a1, a2, a3), (b0, b1, b2, b3), tl.max(marks, axis=0) == 0

@@ -1,6 +1,6 @@
 """Group quantization in Triton, alone and fused with the Hadamard transform, sums and a base.
 
-A program takes one of the tiles of ``tile``, whose groups are a power of two that it holds;
+A program takes one tile of ``tile``, for group sizes that are a power of two and that it can hold;
 ``generic`` takes the rest.
 """
 
@@ -38,7 +38,7 @@ from tersor.kernels.transform.gpu import carrier, transform_into
 
 @triton.jit
 def _row_and_tile(num_tiles):
-    """Return this program's row, and which of that row's tiles it takes."""
+    """Return this program's row, and its tile within that row."""
     program = tl.program_id(0).to(tl.int64)
     return program // num_tiles, program % num_tiles
 
@@ -50,7 +50,7 @@ def _quantize_kernel(
     NBITS: tl.constexpr, STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes the groups that ``ROWS`` lower rows belong to, within a row of ``x``."""
+    """One program quantizes the groups of ``ROWS`` lower rows, within a row of ``x``."""
     row, tile = _row_and_tile(num_tiles)
     outer, inner = row // num_inner, row % num_inner
     x_ptr += outer * x_outer + inner * x_inner
@@ -58,7 +58,7 @@ def _quantize_kernel(
         base_ptr += outer * base_outer + inner * base_inner
     scales_ptr += outer * scales_outer + inner * scales_inner
     data_ptr += outer * data_outer + inner * data_inner
-    # the rounding of a row goes on where that of the row before ended
+    # rounding continues from the position where the previous row ended
     low = hashes_of(row * num_groups * GROUP, low).to(tl.int32)
     target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
     quantize_tile(
@@ -68,7 +68,7 @@ def _quantize_kernel(
 
 @triton.jit
 def _sender_rows(sent, data_row, scales_row, row):
-    """Return what senders sent of one row, given how far rows lie apart."""
+    """Return the fields of ``PackedGroups`` for one row, given the strides of rows."""
     data, data_stride, scales, scales_stride, num_senders = sent
     data += row * data_row
     scales += row * scales_row
@@ -81,7 +81,7 @@ def _dequantize_kernel(
     NBITS: tl.constexpr, HADAMARD: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes the groups that ``ROWS`` lower rows belong to, within a row of ``out``."""
+    """One program decodes the groups of ``ROWS`` lower rows, within a row of ``out``."""
     row, tile = _row_and_tile(num_tiles)
     sent = _sender_rows(sent, data_row, scales_row, row)
     out_ptr += row * out_stride
@@ -94,7 +94,7 @@ def _sum_kernel(
     data_stride, low, high, NBITS: tl.constexpr, NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program sums and quantizes the groups that ``ROWS`` lower rows belong to."""
+    """One program sums and quantizes the groups of ``ROWS`` lower rows."""
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
     row, tile = _row_and_tile(num_tiles)
     sent = _sender_rows(sent, data_row, scales_row, row)
@@ -113,12 +113,12 @@ def _sum_kernel(
 
 
 _MAX_REGISTERS: Final = 128
-"""Of a thread, where values are both transformed or summed and rounded: with 16 warps on a multiprocessor in
-place of 14, an H200 takes 323 in place of 348 us for 1 GiB (4 bits, Hadamard, stochastic)."""
+"""Limit per thread of kernels that both transform or sum and round values: with 16 warps per multiprocessor
+instead of 14, an H200 takes 323 instead of 348 us for 1 GiB (4 bits, Hadamard, stochastic)."""
 
 
 def _tile_options(group: int) -> dict[str, int]:
-    """Return the options of a kernel that takes tiles of whole groups."""
+    """Return the launch options of a kernel that takes tiles of whole groups."""
     return {"GROUP": group, "ROWS": num_rows_of(group), "num_warps": num_warps_of(group)}
 
 
@@ -146,7 +146,7 @@ def group_quantize(
     scales, data = outputs(tuple(x.shape[:-1]), num_groups, nbits, group, out, x.device)
     if scales.numel() == 0:
         return scales, data
-    # another size raises here
+    # a base of another size raises here
     base = base if base is None or base.shape == x.shape else base.view(x.shape)
     if is_held_whole(group) and _is_aligned(data):
         _quantize_whole(x, base, nbits, group, seed, hadamard, (scales, data))
@@ -177,7 +177,7 @@ def _quantize_whole(
     hadamard: bool,
     out: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """Quantize groups that a program holds."""
+    """Quantize groups that one program can hold."""
     scales, data = out[0], out[1].view(torch.int32)
     *lead, num_groups = scales.shape
     num_tiles = _num_tiles(num_groups, group)

@@ -1,6 +1,6 @@
-"""Tiles of whole groups in Triton: quantized from values, and decoded into them.
+"""Quantization and decoding of tiles of whole groups in Triton.
 
-A tile is first taken for plain; what is not is read again. See ``pack``.
+A tile is first assumed to be plain, as ``pack`` defines it; if it is not, it is read again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tersor.kernels.group.gpu.load_store import (
 from tersor.kernels.group.gpu.pack import pack_rows, read_sum
 
 _ROWS_PER_WARP: Final = 32
-"""One lower and one upper row per thread: 64 values, as many as fit into registers."""
+"""Each thread holds one lower and one upper row: 64 values, as many as fit into registers."""
 
 _MIN_ROWS: Final = 32
-"""Rows of lower halves that a program takes, unless a group has more."""
+"""Lower rows that a program takes, unless a group has more."""
 
 
 def num_rows_of(group: int) -> int:
-    """Return the lower rows of a tile, for a group that ``group.layout.is_held_whole``."""
+    """Return the lower rows of a tile, for a group size that ``group.layout.is_held_whole`` accepts."""
     return max(_MIN_ROWS, group // 64)
 
 
@@ -44,7 +44,7 @@ def num_values_of(group: int) -> int:
 
 @triton.jit
 def _write_scales(keys, scales_ptr, num_groups, NBITS: tl.constexpr, GROUPS: tl.constexpr):
-    """Store the scales of whole groups of rows; return the reciprocal for each row."""
+    """Store the scales of whole groups; return the reciprocal scale of each row."""
     per_group: tl.constexpr = keys.shape[0] // GROUPS
     largest = tl.max(tl.reshape(keys, [GROUPS, per_group]), axis=1)
     scales, inverse = scales_of(largest, NBITS)
@@ -68,15 +68,15 @@ def quantize_rows(
     """Quantize the groups from ``first`` on.
 
     Args:
-        lower: values in the form of ``split_rows``.
-        upper: likewise.
-        target: the scales, the words of fields, and the number of groups of the whole tensor.
+        lower: values in the layout of ``split_rows``.
+        upper: values in the layout of ``split_rows``.
+        target: pointers to scales and words of fields, and the number of groups of the whole tensor.
         first: the tile's first group.
-        seed: its two words.
+        seed: the two words of the seed.
         NBITS: 8 or 4.
         GROUP: values per scale.
-        STOCHASTIC: round up or down by chance.
-        PLAIN: all groups of the tile are there, and plain.
+        STOCHASTIC: whether to round stochastically.
+        PLAIN: whether all groups of the tile exist and are plain.
     """
     scales_ptr, data_ptr, num_groups = target
     low, high = seed
@@ -98,10 +98,10 @@ def quantize_tile(
     x_ptr, base_ptr, num_values, target, tile, seed, NBITS: tl.constexpr,
     STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Quantize the groups that ``ROWS`` lower rows of a tensor belong to, from tile ``tile`` on.
+    """Quantize the groups of tile ``tile``, which has ``ROWS`` lower rows.
 
-    ``x_ptr`` has ``num_values`` values, less those of ``base_ptr`` unless that is None; ``target``
-    is that of ``quantize_rows``.
+    ``x_ptr`` points to ``num_values`` values. Those of ``base_ptr`` are subtracted unless it is None.
+    ``target`` and ``seed`` are as in ``quantize_rows``.
     """
     GROUPS: tl.constexpr = ROWS if GROUP == 32 else ROWS * 64 // GROUP
     first = tile * GROUPS
@@ -123,9 +123,9 @@ def dequantize_tile(
     sent, num_groups, out_ptr, num_values, tile, NBITS: tl.constexpr, HADAMARD: tl.constexpr,
     ADD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Decode the sum over senders of the groups that ``ROWS`` lower rows belong to.
+    """Decode the sum over senders of the groups of tile ``tile``, which has ``ROWS`` lower rows.
 
-    ``sent`` has the fields of ``group.gpu.generic.PackedGroups``, whose data are words.
+    ``sent`` has the fields of ``group.gpu.generic.PackedGroups``, with data as words.
     """
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
     GROUPS: tl.constexpr = ROWS // PER_GROUP

@@ -1,4 +1,4 @@
-"""Groups in few bits per value, with exact zeros and signs. Nothing waits for a GPU."""
+"""Quantization of groups to a few bits per value with exact zeros and signs. Nothing waits for a GPU."""
 
 from tersor.kernels.runtime.op import Op
 

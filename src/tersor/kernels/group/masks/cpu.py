@@ -1,4 +1,4 @@
-"""Masked groups in numba. A group goes through a stage of float32, whose integer image says what is largest."""
+"""Masked groups in numba. A group goes through a float32 stage, whose integer view serves to find the largest value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _MAGNITUDE, _INFINITE, _SIGN = 0x7FFFFFFF, 0x7F800000, -0x80000000
 
 @njit(nogil=True, cache=True)
 def _read(x: Any, kind: int, start: int, stage: Any, bits: Any) -> bool:
-    """Fill ``stage``, whose integer image is ``bits``, as ``reference.in_range`` has it; return whether all are finite."""
+    """Fill ``stage`` as ``reference.in_range`` does; return whether all values are finite.
+
+    ``bits`` is the integer view of ``stage``.
+    """
     is_finite, peak = read_group(x, kind, start, stage)
     if peak > np.int32(_LARGEST_BITS):
         for i in range(bits.size):
@@ -47,7 +50,7 @@ def _read(x: Any, kind: int, start: int, stage: Any, bits: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def _scale(bits: Any, nbits: int) -> tuple[Any, Any, Any]:
-    """Return the scale of a group as it is stored, its reciprocal, and the largest code."""
+    """Return the stored scale of a group, its reciprocal, and the largest code."""
     plus, minus = np.int32(_SIGN), np.int32(_SIGN)
     for i in range(bits.size):
         plus = max(plus, bits[i])
@@ -90,7 +93,7 @@ def _quantize_kernel(
 
 @njit(nogil=True, cache=True)
 def _sample_kernel(x: Any, kind: int, nbits: int, groups: Any, sums: Any, counts: Any) -> None:
-    """Add up the magnitudes in each bin of some groups, in parts of a scale, and count them."""
+    """Sum the magnitudes in each bin of some groups, in units of 1/65536 scale, and count them."""
     stage, fields = np.empty(GROUP, dtype=np.float32), np.empty(GROUP, dtype=np.uint8)
     bits = stage.view(np.int32)
     for g in groups:
@@ -129,7 +132,7 @@ def mask_quantize(x: torch.Tensor, nbits: int, out: torch.Tensor | None = None) 
 
 @njit(nogil=True, cache=True)
 def _put_levels(levels: Any, stored: Any, nbits: int, kind: int, table: Any) -> None:
-    """Write what each field of a group with this stored scale decodes to, as float32."""
+    """Write to ``table`` what each field decodes to in a group with this stored scale, float32."""
     factor = np.int32(np.int32(stored & 0x7FFF) << np.int32(16)).view(np.float32)
     bias = (np.int32(stored) >> 15) << (nbits - 1)
     for field in range(table.size):

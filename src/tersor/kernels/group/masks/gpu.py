@@ -1,6 +1,6 @@
 """Masked groups in Triton: device functions on tiles of whole groups, and kernels for one tensor.
 
-A tile of ``ROWS`` groups is held as [words, 4 or 8]: the values of a thread, a load of 16 bytes, make one word of fields.
+A tile of ``ROWS`` groups is held as [words, 4 or 8]: a thread loads 16 bytes of values, whose fields make one word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS: Final = 4
 """Groups of a tile. A program is one warp with 32 values per thread, as in ``rms``."""
 TILE: Final = ROWS * GROUP
 SAMPLED_ROWS: Final = 16
-"""Sampled groups that a program looks at at a time, in 8 warps."""
+"""Sampled groups that a program reads at a time, in 8 warps."""
 SAMPLING_WARPS: Final = 8
 
 
@@ -58,9 +58,9 @@ def payload_nbytes(count, NBITS: tl.constexpr):
 
 @triton.jit
 def _ceil_bits(values):
-    """Return int32 ``MAGIC_BITS`` plus the least integers not below values from 0 to 2**22.
+    """Return int32 ``MAGIC_BITS`` plus the ceiling of values from 0 to 2**22.
 
-    To round up while adding is one instruction, and no value above 0 becomes 0; ``tl.ceil`` and a conversion are slower.
+    An addition that rounds up is one instruction, and no value above 0 becomes 0; ``tl.ceil`` and a conversion are slower.
     """
     if _INTERPRETED:
         lifted = values + _MAGIC
@@ -76,7 +76,7 @@ def _ceil_bits(values):
 
 @triton.jit
 def _spread(rows, WORDS: tl.constexpr):
-    """Return a number per group as one per word."""
+    """Broadcast one number per group to one per word."""
     PER_ROW: tl.constexpr = WORDS // rows.shape[0]
     wide = tl.broadcast_to(rows[:, None], [rows.shape[0], PER_ROW])
     return tl.reshape(wide, [WORDS])
@@ -90,9 +90,10 @@ def _max_rows(numbers, ROWS: tl.constexpr):
 
 @triton.jit
 def _load_bits(places, mask, ROWS: tl.constexpr):
-    """Return the bits of values as float32, and for each group whether a value is not finite, if float32 hides that.
+    """Return the bits of values as float32, and for each group whether a value is not finite.
 
-    A float64 that float32 would take for zero is the smallest float32.
+    The second is only computed for float64, whose finite values may overflow float32. A float64 that would round to zero
+    becomes the smallest float32.
     """
     if mask is None:
         raw = tl.load(places)
@@ -108,15 +109,15 @@ def _load_bits(places, mask, ROWS: tl.constexpr):
 
 @triton.jit
 def _peaks(bits, ROWS: tl.constexpr):
-    """Return the bits of the largest magnitude among values with and without sign; negative where there is none."""
+    """Return the bits of the largest magnitude of positive and of negative values of each group; negative if there is none."""
     return _max_rows(bits, ROWS), _max_rows(bits ^ _SIGN, ROWS)
 
 
 @triton.jit
 def _scaled(bits, spoilt, is_wide: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr):
-    """Return codes and magnitudes in scales, the sign of each value, and of each group its stored scale and signedness.
+    """Return codes, magnitudes in units of the scale and sign masks of values, then stored scales and signedness of groups.
 
-    ``spoilt`` is what ``_load_bits`` returned, of values that are float64 if ``is_wide``.
+    ``spoilt`` is what ``_load_bits`` returned, and is used if ``is_wide``, for float64 values.
     """
     WORDS: tl.constexpr = bits.shape[0]
     plus, minus = _peaks(bits, ROWS)
@@ -172,7 +173,7 @@ def _quantize(x_ptr, scales_ptr, data_ptr, limit, WHOLE: tl.constexpr, NBITS: tl
 
 @triton.jit
 def _places(payload, count, tile, PER_WORD: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr):
-    """Return where scales and words of fields of a tile lie, for ``PER_WORD`` values per word."""
+    """Return pointers to the scales and the words of fields of a tile, for ``PER_WORD`` values per word."""
     WORD: tl.constexpr = (
         tl.uint8 if NBITS * PER_WORD == 8 else (tl.int16 if NBITS * PER_WORD == 16 else tl.int32)
     )
@@ -184,12 +185,12 @@ def _places(payload, count, tile, PER_WORD: tl.constexpr, NBITS: tl.constexpr, R
 
 @triton.jit
 def quantize_tile(x_ptr, count, payload, tile, NBITS: tl.constexpr, ROWS: tl.constexpr):
-    """Write scales and fields of the ``ROWS`` groups of a tile of ``count`` values into their payload."""
+    """Write scales and fields of the ``ROWS`` groups of a tile into the payload of ``count`` values."""
     PER_WORD: tl.constexpr = 8 if x_ptr.dtype.element_ty.primitive_bitwidth == 16 else 4
     scales, data = _places(payload, count, tile, PER_WORD, NBITS, ROWS)
     x_ptr += tile * (ROWS * _GROUP)
     limit = tl.minimum(count - tile * (ROWS * _GROUP), ROWS * _GROUP).to(tl.int32)
-    # only the last tile pays for a mask, which keeps loads from being wide
+    # a mask keeps loads from being wide, so only the last tile has one
     if limit == ROWS * _GROUP:
         _quantize(x_ptr, scales, data, limit, True, NBITS, PER_WORD, ROWS)
     else:
@@ -198,10 +199,10 @@ def quantize_tile(x_ptr, count, payload, tile, NBITS: tl.constexpr, ROWS: tl.con
 
 @triton.jit
 def write_fractions(x_ptr, count, payload, NBITS: tl.constexpr, ROWS: tl.constexpr):
-    """Write the fractions of ``count`` values, and the padding of a payload; ``ROWS`` sampled groups at a time.
+    """Write the fractions of ``count`` values and the padding of the scales, reading ``ROWS`` sampled groups at a time.
 
-    Sums are of parts beyond the lower end of a bin: 16,384 times 65,536 and a few, which 31 bits hold. Sixteen values are
-    added up with their number in the upper bits, which saves half of the work.
+    Sums count from the lower end of each bin: they stay near 16,384 times 65,536, which 31 bits hold. Sixteen values are
+    added together with their number in the upper bits, which halves the work.
     """
     PER_WORD: tl.constexpr = 16
     WORDS: tl.constexpr = ROWS * _GROUP // PER_WORD
@@ -216,7 +217,7 @@ def write_fractions(x_ptr, count, payload, NBITS: tl.constexpr, ROWS: tl.constex
         start = row.to(tl.int64) * num_groups // num_sampled * _GROUP
         start = tl.where(row < num_sampled, start, count)
         position = (_spread(start, WORDS) + within)[:, None] + j
-        # or each value of a word would be with another thread
+        # without this hint the values of a word would be spread over threads
         position = tl.max_contiguous(tl.multiple_of(position, (1, PER_WORD)), (1, PER_WORD))
         bits, spoilt = _load_bits(x_ptr + position, position < count, ROWS)
         codes, units, _, _, _ = _scaled(bits, spoilt, is_wide, NBITS, ROWS)
@@ -237,7 +238,7 @@ def write_fractions(x_ptr, count, payload, NBITS: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def _level_table(payload, is_there, NBITS: tl.constexpr):
-    """Return what fields decode to in a group of scale 1: those of groups without a sign, then those of others."""
+    """Return what fields decode to in a group of scale 1: first in unsigned groups, then in signed ones."""
     lane = tl.arange(0, 2 * 2**NBITS)
     code = lane % 2**NBITS - lane // 2**NBITS * 2 ** (NBITS - 1)
     magnitude = tl.abs(code)
@@ -250,7 +251,7 @@ def _level_table(payload, is_there, NBITS: tl.constexpr):
 
 @triton.jit
 def _in_dtype(values, out_ptr):
-    """Return values as ``out_ptr`` holds them: float16 gets no infinity, and zeros for zeros alone. A NaN stays."""
+    """Clamp values for float16 output: none becomes infinite, and only zeros become zero. NaN stays NaN."""
     if out_ptr.dtype.element_ty == tl.float16:
         held = tl.minimum(tl.maximum(tl.abs(values), 2.0**-24), 65504.0)
         held = tl.where(values < 0, -held, held)
@@ -286,7 +287,7 @@ def _dequantize(out_ptr, scales_ptr, data_ptr, table, limit, WHOLE: tl.constexpr
     if tl.max(stored.to(tl.int32) & 0x7FFF, axis=0) < _INFINITE >> 16:
         store_values(out_ptr + position, _in_dtype(values, out_ptr), mask, True, False)
     else:
-        # the NaN that arithmetic makes differs between devices
+        # the NaN that arithmetic produces differs between devices
         values = tl.where(tl.abs(values) <= float("inf"), values, float("nan"))
         store_values(out_ptr + position, _in_dtype(values, out_ptr), mask, False, False)
 
@@ -295,7 +296,7 @@ def _dequantize(out_ptr, scales_ptr, data_ptr, table, limit, WHOLE: tl.constexpr
 def dequantize_tile(
     payload, is_whole, out_ptr, count, tile, NBITS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Decode the ``ROWS`` groups of a tile of ``count`` values; nothing is read or written unless ``is_whole``."""
+    """Decode the ``ROWS`` groups of a tile of ``count`` values; do nothing unless ``is_whole``."""
     PER_WORD: tl.constexpr = 8 if out_ptr.dtype.element_ty.primitive_bitwidth == 16 else 4
     table = _level_table(payload, is_whole, NBITS)
     scales, data = _places(payload, count, tile, PER_WORD, NBITS, ROWS)
@@ -310,7 +311,7 @@ def dequantize_tile(
 
 @jit_kernel(do_not_specialize=["count", "payload"])
 def _fractions_kernel(x_ptr, count, payload, NBITS: tl.constexpr, ROWS: tl.constexpr):
-    """One program does all of ``write_fractions``."""
+    """A single program runs ``write_fractions``."""
     write_fractions(x_ptr, count, payload, NBITS, ROWS)
 
 

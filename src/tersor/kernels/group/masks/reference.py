@@ -1,9 +1,10 @@
-"""Groups in few bits per value with exact zeros and signs, plain torch. Payload: ``layout``.
+"""Groups in a few bits per value with exact zeros and signs, plain torch. ``layout`` describes the payload.
 
-The scale is the group's largest magnitude over its largest code, rounded up, and a code is a magnitude in
-scales, rounded up: 0 for zeros alone. A field is the code in a group without negative values, else the code with its sign plus
-``2**(nbits - 1)``. Code ``c`` decodes to the mean of the sampled values that have it, ``c - 1`` scales and 1 to 65536 parts
-of a scale in 65536. A group with a value that is not finite has the scale NaN, and decodes to NaN.
+The scale is the group's largest magnitude divided by its largest code, rounded up. A code is a magnitude in
+units of the scale, rounded up; only zeros have code 0. In a group without negative values, a field is the code;
+otherwise it is the signed code plus ``2**(nbits - 1)``. Code ``c`` decodes to the mean of the sampled values that
+have it: ``c - 1`` scales plus 1 to 65536 parts of a scale in 65536. A group with a value that is not finite has the
+scale NaN, and decodes to NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tersor.raw_bytes import as_padded_bytes
 
 
 def in_range(x: torch.Tensor) -> torch.Tensor:
-    """Return float32 values below 2**123 in magnitude, zeros for NaN and for zeros alone."""
+    """Return float32 values below 2**123 in magnitude; only zeros and NaN become 0."""
     values = x.to(torch.float32)
     if x.dtype == torch.float64:
         smallest = torch.sign(x).to(torch.float32) * 2.0**-149
@@ -31,8 +32,8 @@ def mask_quantize(x: torch.Tensor, nbits: int, out: torch.Tensor | None = None) 
     Args:
         x: contiguous, flat, any float dtype.
         nbits: 2 or 4.
-        out: uint8 of the payload's size to write to and return, at an address that is a multiple of 8; new memory
-            by default.
+        out: uint8 of the payload's size to write to and return, at an address that is a multiple of 8; by default,
+            new memory.
 
     Returns:
         The payload, uint8 [``layout.payload_nbytes``].
@@ -61,10 +62,10 @@ def mask_quantize(x: torch.Tensor, nbits: int, out: torch.Tensor | None = None) 
 
 
 def mask_dequantize(payload: torch.Tensor, nbits: int, out: torch.Tensor) -> None:
-    """Write the values of ``mask_quantize``, float32 products rounded to its dtype, into the contiguous ``out``.
+    """Decode what ``mask_quantize`` wrote into the contiguous ``out``: float32 products, rounded to its dtype.
 
-    In float16, what is too large becomes the largest finite value, and what is not 0 does not become 0.
-    ``payload`` has the size of one of that many values, and starts at a multiple of 8 bytes.
+    In float16, values that are too large become the largest finite one, and nonzero values do not become 0.
+    ``payload`` must have the size for ``out.numel()`` values and start at a multiple of 8 bytes.
     """
     num_groups, top = -(-out.numel() // GROUP), (1 << nbits) - 1
     fractions, scales, data = payload.split_with_sizes(parts_nbytes(out.numel(), nbits))

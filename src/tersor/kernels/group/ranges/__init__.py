@@ -1,4 +1,4 @@
-"""Groups between their smallest and their largest value, in two bits per value. Nothing waits for a GPU."""
+"""Quantization of groups between their smallest and largest value to 2 bits per value. Nothing waits for a GPU."""
 
 from tersor.kernels.runtime.op import Op
 

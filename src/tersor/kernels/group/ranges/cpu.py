@@ -1,4 +1,4 @@
-"""Groups in ranges in numba. A group goes through a stage of float32, whose keys sort like the values."""
+"""Range-quantized groups in numba. A group goes through a float32 stage, whose integer keys sort like the values."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _LARGEST_BITS: Final = int(np.float32(LARGEST).view(np.int32))
 
 @njit(nogil=True, cache=True, inline="always")
 def _flipped(number: Any) -> Any:
-    """Return the key of bits, or the bits of a key: those below the sign are inverted in negative numbers."""
+    """Convert float32 bits to a key that sorts like the value, or back: invert the lower 31 bits of negative numbers."""
     return np.int32(number ^ np.int32(np.int32(number >> np.int32(31)) & np.int32(_BELOW_SIGN)))
 
 
 @njit(nogil=True, cache=True)
 def _limits(values: Any, bits: Any) -> tuple[Any, Any, Any, Any]:
-    """Return minimum and range of values as they are stored, the minimum in float32, and the reciprocal of a level.
+    """Return the stored minimum and range of values, the minimum in float32, and the reciprocal of a level.
 
-    ``bits`` is the integer image of the values.
+    ``bits`` is the integer view of the values.
     """
     least, greatest = _flipped(bits[0]), _flipped(bits[0])
     for i in range(bits.size):
@@ -45,7 +45,7 @@ def _limits(values: Any, bits: Any) -> tuple[Any, Any, Any, Any]:
         least, greatest = min(least, key), max(greatest, key)
     lowest = np.int32(_flipped(least)).view(np.float32) + np.float32(0)
     image = np.int32(np.float32(lowest).view(np.int32))
-    # towards minus infinity: bits of a negative number grow with its magnitude
+    # round towards minus infinity: the bits of a negative number grow with its magnitude
     rounded = np.int32(image + np.int32(np.int32(image >> np.int32(31)) & np.int32(0xFFFF)))
     minimum = np.int32(rounded >> np.int32(16))
     low = np.int32(minimum << np.int32(16)).view(np.float32)
@@ -60,7 +60,7 @@ def _limits(values: Any, bits: Any) -> tuple[Any, Any, Any, Any]:
 
 @njit(nogil=True, cache=True)
 def _put_fields(values: Any, low: Any, inverse: Any, seed: Any, at: int, fields: Any) -> None:
-    """Write the fields of values, the first of which is value ``at`` of all."""
+    """Write the fields of values, the first of which has position ``at`` for stochastic rounding."""
     is_stochastic, start, high = seed
     if not is_stochastic:
         for i in range(values.size):

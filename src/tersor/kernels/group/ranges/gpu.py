@@ -1,7 +1,7 @@
-"""Groups in ranges in Triton: device functions on tiles of whole groups, and kernels for one tensor.
+"""Range-quantized groups in Triton: device functions on tiles of whole groups, and kernels for one tensor.
 
-Minimum and maximum are found among keys, whole numbers that sort like the values: no NaN is lost, and zeros of
-either sign have an order. A thread holds 4 or 8 values that follow each other, whose fields make one word.
+Minimum and maximum are taken over keys, integers that sort like the values: no NaN is lost, and zeros of
+either sign are ordered. A thread holds 4 or 8 consecutive values, whose fields make one word.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tersor.kernels.runtime.gpu.tiles import num_parts
 from tersor.kernels.transform.gpu import carrier, store_values, widened
 
 TILE: Final = 1024
-"""Values that a warp has at a time."""
+"""Values that a warp holds at a time."""
 _MOST_VALUES: Final = 4096
-"""Of a group that a program holds; longer ones are read twice."""
+"""Size of the largest group that a program holds; larger ones are read twice."""
 
 
 def _key(number: float) -> int:
-    """Return the key of a float32: its bits, of which those below the sign are inverted in negative numbers."""
+    """Return the key of a float32: its bits, with the lower 31 inverted if it is negative."""
     bits = int(np.float32(number).view(np.int32))
     return bits ^ (0x7FFFFFFF if bits < 0 else 0)
 
@@ -41,7 +41,7 @@ _MAGIC = tl.constexpr(1.5 * 2.0**23)
 
 
 class GroupTile(NamedTuple):
-    """How a program holds groups: ``num_groups`` of them, ``num_values`` of each at a time, in so many warps."""
+    """How a program holds groups: ``num_groups`` groups, ``num_values`` of each at a time, in ``num_warps`` warps."""
 
     num_groups: int
     num_values: int
@@ -49,7 +49,7 @@ class GroupTile(NamedTuple):
 
     @classmethod
     def of(cls, group: int) -> GroupTile:
-        """Return the tile for groups of so many values."""
+        """Return the tile for groups of ``group`` values."""
         num_values = min(triton.next_power_of_2(group), _MOST_VALUES)
         num_groups = max(1, TILE // num_values)
         return cls(num_groups, num_values, num_groups * num_values // TILE)
@@ -63,7 +63,7 @@ def payload_nbytes(count, GROUP: tl.constexpr):
 
 @triton.jit
 def _flipped(numbers):
-    """Return the keys of bits, or the bits of keys."""
+    """Convert float32 bits to keys, or keys to bits; see ``_key``."""
     return numbers ^ ((numbers >> 31) & 0x7FFFFFFF)
 
 
@@ -79,14 +79,14 @@ def _reduced(numbers, GROUPS: tl.constexpr, LARGEST: tl.constexpr):
 
 @triton.jit
 def _spread(rows, WORDS: tl.constexpr):
-    """Return a number per group as [words, 1]."""
+    """Broadcast one number per group to [words, 1]."""
     wide = tl.broadcast_to(rows[:, None], [rows.shape[0], WORDS // rows.shape[0]])
     return tl.reshape(wide, [WORDS])[:, None]
 
 
 @triton.jit
 def _load(places, mask, EVEN: tl.constexpr):
-    """Return values as they are, zeros where the mask is false; with ``EVEN`` it is true everywhere."""
+    """Return values in their own dtype, and zeros where the mask is false; ``EVEN`` says that it is true everywhere."""
     if EVEN:
         raw = tl.load(places)
     else:
@@ -96,7 +96,10 @@ def _load(places, mask, EVEN: tl.constexpr):
 
 @triton.jit
 def _extremes(raw, places, mask, EVEN: tl.constexpr, GROUPS: tl.constexpr):
-    """Return the least and the greatest key of each group, and whether a value is not finite, if keys hide that."""
+    """Return the least and greatest key of each group, and whether a value is not finite.
+
+    The last is only computed for float64, whose finite values may overflow float32; otherwise the keys show it.
+    """
     lower = _flipped(widened(raw, places).to(tl.int32, bitcast=True))
     upper = lower
     if not EVEN:
@@ -112,7 +115,7 @@ def _limits(least, greatest, GROUPS: tl.constexpr):
     """Return the stored minima and ranges of groups, the minima in float32, and the reciprocals of levels."""
     bits = _flipped(tl.minimum(tl.maximum(least, _LEAST), _MOST))
     bits = tl.where(bits == _SMALLEST_KEY, 0, bits)
-    # towards minus infinity: bits of a negative number grow with its magnitude
+    # round towards minus infinity: the bits of a negative number grow with its magnitude
     minima = (bits + ((bits >> 31) & 0xFFFF)) >> 16
     base = (minima << 16).to(tl.float32, bitcast=True)
     top = _flipped(tl.minimum(tl.maximum(greatest, _LEAST), _MOST)).to(tl.float32, bitcast=True)
@@ -129,10 +132,10 @@ def _packed(
     raw, places, mask, group_facts, hashes, high, is_extreme, STOCHASTIC: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Return the fields of values, a word of each [words, n].
+    """Return the fields of [words, n] values, one word per row.
 
-    ``group_facts`` are minima, reciprocals of levels, and whether a value is not finite, as [words, 1];
-    ``is_extreme`` says that some value may not be finite or beyond ``layout.LARGEST``.
+    ``group_facts`` are minima, reciprocals of levels, and whether a value is not finite, as [words, 1].
+    ``is_extreme`` says that some value may be infinite, NaN or beyond ``layout.LARGEST``.
     """
     base, inverse, spoilt = group_facts
     values = widened(raw, places)
@@ -156,7 +159,10 @@ def _chunk(
     start, limit, GROUP: tl.constexpr, GROUPS: tl.constexpr, CHUNK: tl.constexpr,
     PER_WORD: tl.constexpr,
 ):  # fmt: skip
-    """Return where values ``start`` and on of all groups of a tile lie, and which of them are among ``limit`` values."""
+    """Return the positions of a chunk from value ``start`` of every group of a tile, and which of them exist.
+
+    Those exist that lie in their group and below ``limit``.
+    """
     word = tl.arange(0, GROUPS * CHUNK // PER_WORD)[:, None]
     i = start + word % (CHUNK // PER_WORD) * PER_WORD + tl.arange(0, PER_WORD)[None, :]
     place = word // (CHUNK // PER_WORD) * GROUP + i
@@ -168,7 +174,7 @@ def _store_fields(
     data_ptr, packed, start, limit, EVEN: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
     CHUNK: tl.constexpr, PER_WORD: tl.constexpr,
 ):  # fmt: skip
-    """Store the words of a chunk; those of groups that end beyond ``limit`` are whole too."""
+    """Store the words of a chunk, also the padding of a group that ends beyond ``limit``."""
     word = tl.arange(0, GROUPS * CHUNK // PER_WORD)
     i, group = start + word % (CHUNK // PER_WORD) * PER_WORD, word // (CHUNK // PER_WORD) * GROUP
     mask = None if EVEN else ((i < GROUP) & (group < limit))
@@ -181,10 +187,10 @@ def _quantize(
     STOCHASTIC: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, CHUNK: tl.constexpr,
     PER_WORD: tl.constexpr,
 ):  # fmt: skip
-    """Write limits and fields of a tile of ``limit`` values, the first of which is value ``first`` of its tensor.
+    """Write limits and fields of a tile of ``limit`` values, which starts at value ``first`` of its tensor.
 
-    Pointers are at the tile's own parts; with ``EVEN`` all values of all chunks are there. Groups of more than ``CHUNK``
-    values are read twice.
+    Pointers point to the tile's own parts. ``EVEN`` says that all values of all chunks exist. Groups of more than
+    ``CHUNK`` values are read twice.
     """
     low, high = seed
     WORDS: tl.constexpr = GROUPS * CHUNK // PER_WORD
@@ -223,9 +229,9 @@ def quantize_tile(
     x_ptr, count, payload, tile, seed, STOCHASTIC: tl.constexpr, GROUP: tl.constexpr,
     GROUPS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Write limits and fields of the ``GROUPS`` groups of a tile of ``count`` values into their payload.
+    """Write limits and fields of the ``GROUPS`` groups of a tile into the payload of ``count`` values.
 
-    ``seed`` is that of ``generic.seed_words``; ``GROUPS`` and ``CHUNK`` are those of ``GroupTile``.
+    ``seed`` is what ``generic.seed_words`` returns; ``GROUPS`` and ``CHUNK`` come from ``GroupTile``.
     """
     IS_NARROW: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth == 16 and GROUP % 8 == 0
     PER_WORD: tl.constexpr = 8 if IS_NARROW else 4
@@ -239,7 +245,7 @@ def quantize_tile(
     )
     limit = tl.minimum(count - first, GROUPS * GROUP).to(tl.int32)
     parts, own = (x_ptr + first, limits, data, num_groups), (first, limit, seed)
-    # a mask keeps loads from being wide: only the last tile pays for it, and groups that are no multiple of chunks
+    # a mask keeps loads from being wide, so only the last tile has one, and groups that are not a multiple of chunks
     if limit == GROUPS * GROUP and IS_EVEN:
         _quantize(*parts, *own, True, STOCHASTIC, GROUP, GROUPS, CHUNK, PER_WORD)
     else:
@@ -267,7 +273,7 @@ def _dequantize(
     widths = (ranges.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     levels = tl.div_rn(widths, tl.full([TILE // PER_WORD], _TOP, tl.float32))
     fields = (packed.to(tl.int32)[:, None] >> (2 * j)) & _TOP
-    # 2**23 + field, without the slow conversion
+    # the bits of 2**23 + field, without a slow conversion
     codes = (fields | 0x4B000000).to(tl.float32, bitcast=True) - 2.0**23
     values = codes * levels[:, None] + base[:, None]
     spoilt = tl.maximum((minima & 0x7FFF).to(tl.int32), (ranges & 0x7FFF).to(tl.int32))
@@ -279,7 +285,7 @@ def _dequantize(
         is_number = tl.abs(values) <= float("inf")
         if out_ptr.dtype.element_ty == tl.float16:
             values = tl.minimum(tl.maximum(values, -65504.0), 65504.0)
-        # the NaN that arithmetic makes differs between devices
+        # the NaN that arithmetic produces differs between devices
         values = tl.where(is_number, values, float("nan"))
         store_values(out_ptr + position, values, mask, False, False)
 
@@ -288,7 +294,7 @@ def _dequantize(
 def dequantize_tile(
     payload, is_whole, out_ptr, count, tile, GROUP: tl.constexpr, TILE: tl.constexpr
 ):
-    """Decode ``TILE`` of ``count`` values, of any groups; nothing is read or written unless ``is_whole``."""
+    """Decode ``TILE`` of ``count`` values, which may start and end within groups; do nothing unless ``is_whole``."""
     IS_NARROW: tl.constexpr = out_ptr.dtype.element_ty.primitive_bitwidth == 16 and GROUP % 8 == 0
     PER_WORD: tl.constexpr = 8 if IS_NARROW else 4
     WORD: tl.constexpr = tl.int16 if IS_NARROW else tl.uint8

@@ -1,9 +1,9 @@
-"""Where the parts of the payload of groups in ranges lie.
+"""Layout of the payload of range-quantized groups.
 
 ```
 minima  bfloat16 per group, not above its smallest value
-ranges  bfloat16 per group, up to its largest value or beyond; NaN if a value is not finite
-fields  2 bits per value, lowest bits first, of whole groups: so many thirds of the range above the minimum
+ranges  bfloat16 per group; minimum plus range reaches its largest value. NaN if a value is not finite
+fields  2 bits per value, lowest bits first, of whole groups: how many thirds of the range above the minimum
 ```
 """
 
@@ -15,13 +15,13 @@ from tersor.division import ceil_div
 
 TOP: Final = 3
 LARGEST: Final = 2.0**126
-"""Larger magnitudes count as this: a range is finite."""
+"""Larger magnitudes are clamped to this, so that a range is finite."""
 SMALLEST_RANGE: Final = 2.0**-100
-"""Groups of a smaller range decode to their minimum: the reciprocal of a level would overflow."""
+"""Groups with a smaller range decode to their minimum: the reciprocal of a level would overflow."""
 NAN_RANGE: Final = 0x7FC0
-"""Of a group with a value that is not finite."""
+"""The range of a group with a value that is not finite."""
 
 
 def payload_nbytes(numel: int, group: int) -> int:
-    """Return the bytes of minima, ranges and fields of ``numel`` values."""
+    """Return the bytes that minima, ranges and fields of ``numel`` values take."""
     return ceil_div(numel, group) * (4 + group // 4)

@@ -1,4 +1,4 @@
-"""Groups between their smallest and their largest value, plain torch. Payload: ``layout``."""
+"""Quantization of groups between their smallest and largest value, plain torch. ``layout`` describes the payload."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tersor.raw_bytes import as_bytes
 def range_quantize(
     x: torch.Tensor, group: int, seed: int | None = None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Quantize groups of consecutive values to four levels from the smallest to the largest.
+    """Quantize groups of consecutive values to four levels between their smallest and largest value.
 
     Args:
         x: contiguous, flat, any float dtype.
         group: values per range, a multiple of 4.
         seed: round stochastically with this seed (unbiased), or to nearest when None.
-        out: uint8 of the payload's size to write to and return, at an address that is a multiple of 8; new memory
-            by default.
+        out: uint8 of the payload's size to write to and return, at an address that is a multiple of 8; by default,
+            new memory.
 
     Returns:
         The payload, uint8 [``layout.payload_nbytes``].
@@ -31,9 +31,9 @@ def range_quantize(
     known = torch.arange(values.numel(), device=x.device).view(-1, group) < x.numel()
     if len(values) == 0:
         return values.new_zeros(0, dtype=torch.uint8) if out is None else out
-    # of 0.0 and -0.0 devices take either as the smallest; the sum is 0.0 for both
+    # devices differ in which of 0.0 and -0.0 is the smallest; adding 0.0 makes both 0.0
     lowest = (torch.where(known, values, LARGEST).amin(1) + 0.0).view(torch.int32)
-    # towards minus infinity: bits of a negative number grow with its magnitude
+    # round towards minus infinity: the bits of a negative number grow with its magnitude
     minima = (lowest + ((lowest >> 31) & 0xFFFF)) >> 16
     low = (minima << 16).view(torch.float32)
     spans = torch.where(known, values, -LARGEST).amax(1) - low
@@ -58,10 +58,10 @@ def range_quantize(
 
 
 def range_dequantize(payload: torch.Tensor, group: int, out: torch.Tensor) -> None:
-    """Write ``minimum + code * (range / 3)`` in float32, rounded to its dtype, into the contiguous ``out``.
+    """Write ``minimum + code * (range / 3)``, computed in float32 and rounded to its dtype, to the contiguous ``out``.
 
-    In float16 what is too large becomes the largest finite value. ``payload`` is what ``range_quantize`` returns of
-    as many values; it starts at a multiple of 8 bytes.
+    In float16, values that are too large become the largest finite one. ``payload`` is what ``range_quantize`` returns
+    for as many values, at an address that is a multiple of 8.
     """
     num_groups = -(-out.numel() // group)
     if num_groups == 0:

@@ -1,6 +1,6 @@
-"""Groups scaled by their root mean square, with codes that an entropy coder makes small.
+"""Quantization of groups scaled by their root mean square; an entropy coder compresses the codes.
 
-On a GPU the kernels of ``batch`` take whole lists; the reference serves there for what they refuse.
+On a GPU the kernels of ``batch`` take whole lists, and the reference handles what they refuse.
 """
 
 from tersor.kernels.runtime.op import Op

@@ -1,4 +1,4 @@
-"""Groups scaled by their root mean square in numba."""
+"""Quantization of groups scaled by their root mean square, in numba."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAGNITUDE = 0x7FFFFFFF
 
 @njit(nogil=True, cache=True)
 def _scale(values: Any, bits: Any, zeros: bool) -> Any:
-    """Return the scale of a group, of which ``bits`` is the integer image, and the number of outliers."""
+    """Return the scale of a group and its number of outliers; ``bits`` is the integer view of ``values``."""
     peak, num_outliers, num_counted = np.int32(0), np.int32(0), np.int32(0)
     for i in range(bits.size):
         magnitude = np.int32(bits[i] & np.int32(_MAGNITUDE))
@@ -52,7 +52,7 @@ def _scale(values: Any, bits: Any, zeros: bool) -> Any:
         held = held if held < np.float32(LARGEST_MAGNITUDE) else np.float32(0)
         whole = np.int32(np.int32(np.rint(held * factor)) + np.int32(1))
         total += np.int32(whole * whole)
-    # one for each place that a smaller group lacks
+    # the last group may be short: each missing place counts as one
     total += np.int32(GROUP - bits.size)
     count = np.float32(max(1, num_counted if zeros else bits.size))
     root = np.sqrt(np.float32(np.float32(total) / count))
@@ -101,7 +101,7 @@ def _quantize_kernel(
 def _sample_kernel(
     values: Any, groups: Any, step: Any, top: Any, zeros: bool, counts: Any, sums: Any
 ) -> None:
-    """Count the symbols of groups, and add up the magnitudes in each bin."""
+    """Count the symbols of groups, and sum the magnitudes in each bin in units of 1/65536 step."""
     bits = values.view(np.int32)
     symbols = np.empty(GROUP, dtype=np.uint8)
     for g in groups:

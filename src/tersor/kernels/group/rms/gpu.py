@@ -1,6 +1,6 @@
 """Groups scaled by their root mean square in Triton: device functions on a tile of whole groups.
 
-A tile of ``ROWS`` groups is held as [64 * ROWS, 4]: four values of a thread make one word of symbols.
+A tile of ``ROWS`` groups is held as [64 * ROWS, 4]: the four values of a thread make one word of symbols.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tersor.kernels.runtime.gpu.element_types import F64
 
 GROUP = tl.constexpr(layout.GROUP)
 WORDS = tl.constexpr(layout.GROUP // 4)
-"""Of symbols, per group."""
+"""Words of symbols per group."""
 LIMIT = tl.constexpr(int(np.float32(layout.LARGEST_MAGNITUDE).view(np.int32)))
-"""The bits of the least magnitude of outliers."""
+"""The bits of the smallest magnitude that makes a value an outlier."""
 _LEAST_EXPONENT, _ABOVE_HALF = tl.constexpr(LEAST_EXPONENT), tl.constexpr(ABOVE_HALF)
 _SMALLEST_SCALE = tl.constexpr(layout.SMALLEST_SCALE)
 _SCALE_SHIFT = tl.constexpr(layout.SCALE_SHIFT)
@@ -41,13 +41,13 @@ def load_scalable(
 
 @triton.jit
 def is_outlier(values):
-    """True where a value has no code; also for NaN."""
+    """True where a value has no code, NaN included."""
     return magnitudes_of(values) >= LIMIT
 
 
 @triton.jit
 def _spread(rows, ROWS: tl.constexpr):
-    """Return a number per group as [64 * ROWS, 1]."""
+    """Broadcast one number per group to [64 * ROWS, 1]."""
     wide = tl.broadcast_to(rows[:, None], [ROWS, WORDS])
     return tl.reshape(wide, [ROWS * WORDS])[:, None]
 
@@ -64,13 +64,13 @@ def _max_rows(numbers, ROWS: tl.constexpr):
 
 @triton.jit
 def magnitudes_of(values):
-    """Return the bits of magnitudes, which sort as these do."""
+    """Return the bits of magnitudes as int32, which sort like the magnitudes."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def without_outliers(values, ROWS: tl.constexpr):
-    """Return values with zeros for outliers, the bits of the largest magnitude of each group, and how many outliers."""
+    """Return values with outliers set to 0, the bits of each group's largest magnitude, and the number of outliers."""
     peaks = _max_rows(magnitudes_of(values), ROWS)
     missed = tl.full((), 0, tl.int32)
     if tl.max(peaks, axis=0) >= LIMIT:
@@ -86,14 +86,14 @@ def scales_of(values, peaks, sizes, has_zeros, ROWS: tl.constexpr):
 
     Args:
         values: float32 [64 * ROWS, 4], without outliers.
-        peaks: int32 [ROWS], what ``without_outliers`` returned.
-        sizes: int32 [ROWS], values of each group.
-        has_zeros: whether zeros do not count.
-        ROWS: groups.
+        peaks: int32 [ROWS], from ``without_outliers``.
+        sizes: int32 [ROWS], the number of values of each group.
+        has_zeros: if true, zeros do not count in the mean.
+        ROWS: groups of the tile.
     """
     exponent = tl.maximum(peaks >> 23, _LEAST_EXPONENT)
     factor = ((264 - exponent) << 23).to(tl.float32, bitcast=True)
-    # the nearest whole number stands in the low bits
+    # the low bits hold the nearest integer
     shifted = tl.abs(values) * _spread(factor, ROWS) + _MAGIC
     whole = shifted.to(tl.int32, bitcast=True) - (SHIFT - 1)
     squares = _sum_rows(whole * whole, ROWS)
@@ -108,7 +108,7 @@ def scales_of(values, peaks, sizes, has_zeros, ROWS: tl.constexpr):
 
 @triton.jit
 def units_of(values, scales, step, ROWS: tl.constexpr):
-    """Return magnitudes in steps of their group."""
+    """Return magnitudes in units of ``step`` scales of their group."""
     inverse = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), scales * step)
     return tl.abs(values) * _spread(inverse, ROWS)
 
@@ -125,5 +125,5 @@ def shifted_codes(values, units, has_zeros):
 
 @triton.jit
 def stored_scales(scales):
-    """Return scales as they are stored, int16."""
+    """Return scales in their stored form, int16."""
     return (scales.to(tl.int32, bitcast=True) >> _SCALE_SHIFT).to(tl.int16)

@@ -1,14 +1,14 @@
-"""What the codes of groups scaled by their root mean square mean, and where the parts of a body lie.
+"""Codes of groups scaled by their root mean square, and the layout of a body.
 
 ```
 head       u8 flags, bit 0: zeros and signs are exact; 7 zero bytes
-fractions  u16[top], only if so; padded to 8 bytes
+fractions  u16[top], only if bit 0 is set; padded to 8 bytes
 scales     u16[num_groups], bits 30 to 15 of a float32; padded to 8 bytes
 symbols    a rANS body with its frequencies, ``code + top`` of each value
 ```
 
-Values are scaled in float32. One that float32 cannot hold, or of a magnitude of 2**123 or more, is an
-outlier, which a payload stores exactly; among the codes it counts as a zero.
+Values are scaled in float32. A value that float32 cannot hold, or whose magnitude is 2**123 or more, is
+an outlier: the payload stores it exactly, and its code is that of zero.
 """
 
 from __future__ import annotations
@@ -25,40 +25,41 @@ from tersor.errors import CorruptDataError
 from tersor.raw_bytes import padded
 
 GROUP: Final = 256
-"""Values per scale. No value exceeds sqrt(256) times the root mean square of its group, and scales are
-larger than that by at least 2**-12 of it, so that no code exceeds ``top_of`` the step."""
+"""Values per scale. No value exceeds sqrt(256) times the root mean square of its group, and a scale exceeds
+the root mean square by at least a factor of 1 + 2**-12, so no code exceeds ``top_of`` the step."""
 LARGEST_MAGNITUDE: Final = 2.0**123
-"""From here on values are outliers: the largest decoded value, 16 scales and a step, stays finite."""
+"""Values of at least this magnitude are outliers, so the largest decoded value, 16 scales and a step, is finite."""
 SMALLEST_SCALE: Final = 2.0**-120
-"""Of groups of zeros too: the reciprocal of a step of it is finite, and no code decodes to zero."""
+"""Lower limit of scales, also for groups of zeros: the reciprocal of a step is finite, and only code 0 decodes
+to zero."""
 MAX_TOP: Final = 127
 LEAST_STEP: Final = 16 / MAX_TOP
 MOST_STEP: Final = 8.0
 NUM_SAMPLED: Final = 64
-"""Groups that tell how many zeros there are, how often each code occurs, and the means of bins: 16,384
-values. On activations of ResNets this costs 0.4 to 1 % over counting all, and spares a pass over them."""
+"""Groups sampled to estimate the share of zeros, code frequencies and bin means: 16,384 values. On ResNet
+activations this costs 0.4 to 1 % in size compared with counting all values, and saves a pass over them."""
 ZEROS_PER_VALUE: Final = 20
-"""More than one zero in so many values: zeros and signs are to be exact."""
+"""If more than one in this many values is zero, zeros and signs are kept exact by default."""
 HEAD_NBYTES: Final = 8
 FRACTION_BITS: Final = 16
 LEAST_FRACTION: Final = (1 << 12) - 1
-"""Of the first bin: a sixteenth of a step, so that no code decodes to zero."""
+"""Lower limit for the first bin: a sixteenth of a step, so that only code 0 decodes to zero."""
 MIDDLE: Final = (1 << 15) - 1
-"""Of a bin that no sampled value is in."""
+"""Fraction of a bin without sampled values."""
 SCALE_SHIFT: Final = 15
 SCALE_LIMIT: Final = 0xFF00
-"""Scales from here on are not finite."""
+"""Stored scales from this one on are not finite."""
 
 
 class RmsCodes(NamedTuple):
-    """What quantizing a tensor gives.
+    """The result of quantizing a tensor.
 
     Attributes:
         symbols: uint8, ``code + top`` of each value; ``top`` for an outlier.
         scales: int16 [num_groups], to be read as uint16.
-        fractions: int16 [top], likewise; empty unless zeros and signs are exact.
+        fractions: int16 [top], to be read as uint16; empty unless zeros and signs are exact.
         counts: int64 [alphabet], how often each symbol occurs in the sampled groups.
-        positions: int64, of the outliers.
+        positions: int64, positions of the outliers.
     """
 
     symbols: torch.Tensor
@@ -69,12 +70,12 @@ class RmsCodes(NamedTuple):
 
 
 def f32_step(step: float) -> float:
-    """Return the step that is computed with."""
+    """Return the step rounded to float32, as computations use it."""
     return float(np.float32(step))
 
 
 def top_of(step: float) -> int:
-    """Return the largest code of values in units of ``step`` root mean squares."""
+    """Return the largest code of a value, in units of ``step`` root mean squares."""
     return min(MAX_TOP, math.ceil(16 / f32_step(step)))
 
 
@@ -92,8 +93,8 @@ def sampled_groups(num_groups: int) -> list[int]:
 def level_table(step: float, fractions: torch.Tensor) -> torch.Tensor:
     """Return what each symbol decodes to in a group of scale 1, float32 [alphabet].
 
-    Code ``c > 0`` is ``c`` steps, or the mean of its bin, ``c - 1`` steps and 1 to 65536 parts of a
-    step in 65536, which ``fractions`` says. Each is one float32 product.
+    Code ``c > 0`` decodes to ``c`` steps or, if there are ``fractions``, to the mean of its bin: ``c - 1``
+    steps plus 1 to 65536 parts of a step in 65536. Each level is one float32 product.
     """
     top = top_of(step)
     code = torch.arange(1, top + 1, device=fractions.device)
@@ -116,7 +117,7 @@ class BodyLayout:
 
     @property
     def num_groups(self) -> int:
-        """Groups, the last one perhaps partial."""
+        """Number of groups; the last one may be partial."""
         return ceil_div(self.numel, GROUP)
 
     @property
@@ -134,7 +135,7 @@ class BodyLayout:
         """Read the head of a body.
 
         Raises:
-            CorruptDataError: it is no such body, or too short.
+            CorruptDataError: the head is invalid, or the body too short.
         """
         head = int(body[:HEAD_NBYTES].view(torch.int64)[0]) if body.numel() >= HEAD_NBYTES else -1
         if head not in (0, 1):

@@ -1,8 +1,8 @@
 """Groups scaled by their root mean square, plain torch.
 
-A mean square is a sum of whole numbers, so that the order of summation does not matter: magnitudes are
-counted in units of 2**-10 of the power of two below the group's largest, rounded to the nearest, and one more for
-each of the 256 places. The scale is thus never below the root mean square, and at most 2**-6 of it above.
+A mean square is a sum of integers, so the order of summation does not matter. Each of the 256 magnitudes is
+rounded to the nearest multiple of 2**-10 of the power of two not above the group's largest, and increased by one
+such unit. The scale is therefore never below the root mean square, and above it by at most 2**-6 of it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tersor.kernels.group.rms.layout import (
 )
 
 ABOVE_HALF: Final = 0.5 + 2.0**-24
-"""Added to a positive number before it is rounded to the nearest, this rounds it up, and never to 0."""
+"""Added to a positive number before rounding to nearest, this rounds it up, and never to 0."""
 LEAST_EXPONENT: Final = 11
-"""Biased, of the largest magnitude of a group: below it, scales are ``SMALLEST_SCALE`` anyway."""
+"""Smallest biased exponent of a group's largest magnitude: below it, scales are ``SMALLEST_SCALE`` anyway."""
 
 
 def as_scalable(x: torch.Tensor) -> torch.Tensor:
-    """Return values in float32; infinite where float32 would make a zero of another value."""
+    """Return values in float32; nonzero values that float32 would round to zero become infinite."""
     values = x.to(torch.float32)
     if x.dtype != torch.float64:
         return values
@@ -45,12 +45,11 @@ def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> Rms
 
     Args:
         x: flat, any float dtype, at least one value.
-        step: in units of the root mean square of a group.
-        zeros: True: 0 stays 0, nothing else becomes 0, and signs stay; the root mean square is that of
-            the values that are not 0, and values are rounded up to whole steps (whole steps stay or
-            become one more). False: values are
-            rounded to the nearest whole step, ties to even. None: True if more than a twentieth of the
-            sampled values are zeros.
+        step: quantization step in units of the root mean square of a group.
+        zeros: True: 0 stays 0, nothing else becomes 0, and signs are kept; the root mean square is that
+            of the nonzero values, and magnitudes are rounded up to whole steps (whole steps stay or
+            become one more). False: values are rounded to the nearest whole step, ties to even. None:
+            True if more than a twentieth of the sampled values are zeros.
     """
     values = torch.nn.functional.pad(as_scalable(x), (0, -x.numel() % GROUP)).view(-1, GROUP)
     holds = values.abs() < LARGEST_MAGNITUDE
@@ -68,7 +67,7 @@ def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> Rms
     units = values * (torch.ones_like(steps) / steps)[:, None]
     top = top_of(step)
     if zeros:
-        # not the sign of the units: those of the smallest values may be 0
+        # not the sign of the units, which may be 0 for the smallest values
         codes = torch.sign(values) * torch.round(units.abs() + ABOVE_HALF)
     else:
         codes = torch.round(units)
@@ -91,7 +90,8 @@ def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> Rms
 def rms_scales(values: torch.Tensor, num_counted: torch.Tensor) -> torch.Tensor:
     """Return the scale of each group, float32: its root mean square, rounded up to 9 bits.
 
-    ``values`` is [num_groups, 256], all of magnitudes below 2**123.
+    ``values`` is [num_groups, 256], with magnitudes below 2**123. ``num_counted`` are the values of each
+    group that the mean divides by.
     """
     magnitudes = values.abs()
     exponents = (magnitudes.amax(1).view(torch.int32) >> 23).clamp(min=LEAST_EXPONENT)
@@ -107,9 +107,9 @@ def rms_scales(values: torch.Tensor, num_counted: torch.Tensor) -> torch.Tensor:
 def bin_sums(
     codes: torch.Tensor, units: torch.Tensor, top: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sum and number of the magnitudes in each bin but that of zeros, int64 [top].
+    """Return the sum and the number of magnitudes in each bin except that of zeros, int64 [top].
 
-    ``codes`` are int64 and not negative; sums are in parts of a step.
+    ``codes`` are int64 and not negative; sums are in units of 1/65536 step.
     """
     parts = (units.abs() * 2.0**FRACTION_BITS).to(torch.int64)
     both = torch.zeros(2, top + 1, dtype=torch.int64, device=codes.device)
@@ -119,7 +119,7 @@ def bin_sums(
 
 
 def fractions_of(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return what ``level_table`` takes, from the sums of magnitudes in each bin, in parts of a step."""
+    """Return the fractions for ``level_table`` from the sums, in units of 1/65536 step, and counts of each bin."""
     below = torch.arange(counts.numel(), device=counts.device) << FRACTION_BITS
     means = torch.div(sums, counts.clamp(min=1), rounding_mode="floor") - below - 1
     fractions = torch.where(counts > 0, means, MIDDLE).clamp(0, (1 << FRACTION_BITS) - 1)
@@ -130,15 +130,15 @@ def fractions_of(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 def rms_dequantize(
     symbols: torch.Tensor, scales: torch.Tensor, levels: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Write ``levels[symbol] * scale``, a float32 product rounded to its dtype, into ``out``.
+    """Write ``levels[symbol] * scale``, a float32 product rounded to its dtype, to ``out``.
 
-    In float16, what is too large becomes the largest finite value, and what is not 0 does not become 0.
+    In float16, values that are too large become the largest finite one, and nonzero values do not become 0.
 
     Args:
-        symbols: uint8, below the number of levels.
+        symbols: uint8, less than the number of levels.
         scales: int16, one per 256 symbols, to be read as uint16.
-        levels: float32, what ``layout.level_table`` returns.
-        out: contiguous, as many values as symbols.
+        levels: float32, from ``layout.level_table``.
+        out: contiguous, with as many values as there are symbols.
     """
     widened = (scales.to(torch.int32) & 0xFFFF) << SCALE_SHIFT
     factors = widened.view(torch.float32).repeat_interleave(GROUP)[: symbols.numel()]
@@ -149,7 +149,7 @@ def rms_dequantize(
 
 
 def in_f16(values: torch.Tensor) -> torch.Tensor:
-    """Return float32 values that float16 holds: none is infinite, and only zeros are zero."""
+    """Round float32 values to float16 and back: none becomes infinite, and only zeros become zero."""
     bounded = values.clamp(-65504.0, 65504.0).to(torch.float16)
     lost = (bounded == 0) & (values != 0)
     return torch.where(lost, torch.sign(values) * 2.0**-24, bounded.to(torch.float32))

@@ -1,4 +1,4 @@
-"""Quantization and packing in one operation, as the composition that defines the answer."""
+"""Quantization and packing in one operation, as the composition that defines the result."""
 
 from __future__ import annotations
 

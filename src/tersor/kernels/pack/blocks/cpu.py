@@ -1,7 +1,7 @@
 """Fixed-length packing in numba, alone and fused with quantization.
 
-Threads pack contiguous runs of tiles into their own stretch of one worst-case buffer, from which
-the exact body is then put together.
+Each thread packs a contiguous run of tiles into its own section of one worst-case buffer, from which
+the exact body is then assembled.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tersor.kernels.runtime.scratch import scratch
 
 @njit(nogil=True, cache=True)
 def to_fields(codes: Any, fields: Any, block: int, bases: Any) -> Any:
-    """Turn a tile's codes into unsigned fields: zigzag, or relative to the block's minimum.
+    """Convert a tile's codes to unsigned fields: zigzag, or relative to the block's minimum.
 
-    Returns the union of all fields' bits.
+    Returns the bitwise or of all fields. Minima are written to ``bases``; if it is empty, fields are zigzag.
     """
     union = np.uint32(0)
     if bases.size == 0:
@@ -63,7 +63,7 @@ def to_fields(codes: Any, fields: Any, block: int, bases: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _to_codes(fields: Any, codes: Any, block: int, bases: Any) -> None:
-    """Inverse of ``to_fields``."""
+    """Invert ``to_fields``."""
     if bases.size == 0:
         for i in range(codes.size):
             field = fields[i]
@@ -77,7 +77,7 @@ def _to_codes(fields: Any, codes: Any, block: int, bases: Any) -> None:
 def _pack_kernel(
     codes: Any, block: int, bases: Any, widths: Any, words: Any, tile_words: Any, s: int, e: int
 ) -> Any:
-    """Pack tiles ``[s, e)`` into their worst-case stretch of ``words``; return words written."""
+    """Pack tiles ``[s, e)`` into their worst-case section of ``words``; return the words written."""
     fields = np.empty(TILE, dtype=np.uint32)
     octets = np.empty(TILE, dtype=np.uint8)
     pairs = np.empty(TILE, dtype=np.uint16)
@@ -112,7 +112,7 @@ def _quantize_pack_kernel(
     s: int,
     e: int,
 ) -> Any:
-    """Quantize and pack tiles ``[s, e)``: codes never leave the first-level cache."""
+    """Quantize and pack tiles ``[s, e)`` without codes leaving the first-level cache; return the words written."""
     codes = np.empty(TILE, dtype=np.int32)
     fields = np.empty(TILE, dtype=np.uint32)
     octets = np.empty(TILE, dtype=np.uint8)
@@ -151,7 +151,7 @@ def _unpack_kernel(
 
 @njit(nogil=True, cache=True)
 def is_consistent(offsets: Any, widths: Any, block: int) -> bool:
-    """True if the widths are legal and add up to the offsets of every tile."""
+    """True if all widths are at most 32 and add up to the offset of every tile."""
     total = np.uint64(0)
     per_tile = TILE // block
     for tile in range(offsets.size):
@@ -176,7 +176,7 @@ def unpack_dequantize_kernel(
     s: int,
     e: int,
 ) -> None:
-    """Unpack and dequantize tiles ``[s, e)`` of a body that was checked."""
+    """Unpack and dequantize tiles ``[s, e)`` of a checked body."""
     codes = np.empty(TILE, dtype=np.int32)
     fields = np.empty(TILE, dtype=np.uint32)
     octets = np.empty(TILE, dtype=np.uint8)
@@ -207,7 +207,7 @@ def _assemble(
     totals: Any,
     lead: int,
 ) -> torch.Tensor:
-    """Join the threads' stretches of words, with offsets and widths, into one body."""
+    """Join the threads' sections of words, with offsets and widths, into one body."""
     buffer = np.empty(lead + layout.body_nbytes(int(sum(totals))), dtype=np.uint8)
     body = buffer[lead:]
     num_tiles, widths_start = layout.num_tiles, layout.widths_start
@@ -235,10 +235,10 @@ def pack_with(
     base: bool,
     lead: int,
 ) -> torch.Tensor:
-    """Return the body that ``kernel`` packs, run on as many threads as are worth starting.
+    """Return the body of ``n`` codes that ``kernel`` packs, on as many threads as pay off.
 
-    It is called with ``(*arguments, block, bases, widths, words, tile_words, *extra, start, stop)``
-    for tiles ``[start, stop)`` and returns the words it wrote.
+    The kernel is called with ``(*arguments, block, bases, widths, words, tile_words, *extra, start, stop)``
+    for tiles ``[start, stop)`` and returns the number of words it wrote.
     """
     layout = BitpackLayout(n, block)
     words = scratch(layout.num_blocks * block * 4 + SLACK_NBYTES)
@@ -275,7 +275,7 @@ def quantize_pack(
 def unpack_arguments(
     body: torch.Tensor, num_codes: int, block: int, base: bool
 ) -> tuple[tuple[Any, ...], int]:
-    """Return ``(words, offsets, widths, block, bases)`` of a checked body, and its bytes.
+    """Check a body; return its ``(words, offsets, widths, block, bases)`` and its size in bytes.
 
     Raises:
         CorruptDataError: the body is not what ``pack`` writes for ``num_codes`` codes.

@@ -1,4 +1,4 @@
-"""Where the parts of a packed body lie.
+"""Layout of a packed body.
 
 ```
 [bases]   only with ``base``: a packed body (block 32, no base) of the differences of block bases
@@ -7,8 +7,8 @@ widths    u8[num_blocks], bits per code in each block, 0 to 32; padded to 8 byte
 words     block after block, ``width`` words of 32 bits per 32 codes; padded to 8 bytes, then 16 zero bytes
 ```
 
-A tile is 1024 codes. Codes of a block are contiguous ``width``-bit fields, lowest bit first; the
-last block is padded with zero fields. Without ``base`` a field is the zigzag of the code, with
+A tile is 1024 codes. The codes of a block are contiguous ``width``-bit fields, lowest bit first; the
+last block is padded with zero fields. Without ``base`` a field is the zigzag of the code; with
 ``base`` it is the code minus the block's smallest code.
 """
 
@@ -37,12 +37,12 @@ class BitpackLayout:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks, the last one perhaps partial."""
+        """Number of blocks; the last one may be partial."""
         return ceil_div(self.num_codes, self.block)
 
     @property
     def num_tiles(self) -> int:
-        """Tiles of 1024 codes, the last one perhaps partial."""
+        """Number of tiles of 1024 codes; the last one may be partial."""
         return ceil_div(self.num_codes, TILE)
 
     @property
@@ -56,16 +56,16 @@ class BitpackLayout:
         return self.widths_start + padded(self.num_blocks)
 
     def body_nbytes(self, num_words: int) -> int:
-        """Size of the whole body."""
+        """Return the size of a whole body."""
         return self.words_start + padded(4 * num_words) + TAIL_NBYTES
 
     @property
     def max_nbytes(self) -> int:
-        """Size if every block needed 32 bits per code; the block bases are not included."""
+        """Size if every block needs 32 bits per code, without the block bases."""
         return self.body_nbytes(self.num_blocks * self.block)
 
     def split(self, body: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return offsets (u32 as int32), widths and what follows, not yet checked.
+        """Return offsets (u32 as int32), widths and the rest of the body, not yet checked.
 
         Raises:
             CorruptDataError: the body is too short for its offsets and widths.
@@ -77,10 +77,12 @@ class BitpackLayout:
         return offsets, widths, body[self.words_start :]
 
     def checked_nbytes(self, consistent: bool, num_words: int, words_nbytes: int) -> int:
-        """Return the body's size; ``consistent`` says that widths add up to the offsets.
+        """Return the body's size.
+
+        ``consistent`` says whether the widths add up to the offsets.
 
         Raises:
-            CorruptDataError: they do not, or the words are truncated.
+            CorruptDataError: the body is inconsistent, or its words are truncated.
         """
         if not consistent:
             raise CorruptDataError("widths and offsets of packed codes contradict each other")

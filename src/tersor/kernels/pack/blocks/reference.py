@@ -1,4 +1,4 @@
-"""Fixed-length packing, plain torch. Layout: ``layout.py``."""
+"""Fixed-length packing, plain torch. ``layout`` describes the body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0
     Args:
         codes: int32, flat, any values.
         block: codes that share a width, 32 or 64.
-        base: store each block's smallest code apart; for smooth data far from zero.
+        base: store each block's smallest code separately; for smooth data far from zero.
         lead: bytes of room, of any content, before the body.
 
     Returns:

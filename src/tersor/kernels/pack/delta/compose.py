@@ -1,4 +1,4 @@
-"""Differences of neighbours as a composition of smaller operations; these choose their backend."""
+"""Differences of neighbours as a composition of smaller operations, which choose their own backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
 def delta_pack(
     x: torch.Tensor, grid: Grid, block: int = 32, lead: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the packed residuals of ``x``'s codes, flattened, and the positions of the outliers."""
+    """Return the packed residuals of the flattened codes of ``x``, and the positions of the outliers."""
     codes, positions = bounded_quantize(x, grid)
     return pack(lorenzo_residual(codes, 1), block, False, lead), positions
 

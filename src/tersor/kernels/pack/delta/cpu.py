@@ -22,7 +22,7 @@ from tersor.raw_bytes import empty
 
 @njit(nogil=True, cache=True)
 def _residual_fields(codes: Any, fields: Any) -> Any:
-    """Write the zigzag form of ``codes[i + 1] - codes[i]``, then zeros; return the union of bits."""
+    """Write the zigzag of ``codes[i + 1] - codes[i]``, then zeros; return the bitwise or of all fields."""
     union = np.uint32(0)
     before, after = codes[:-1], codes[1:]
     for i in range(after.size):
@@ -52,7 +52,7 @@ def _pack_kernel(
     s: int,
     e: int,
 ) -> Any:
-    """Pack tiles ``[s, e)`` into their worst-case stretch of ``words``; return words written."""
+    """Pack tiles ``[s, e)`` into their worst-case section of ``words``; return the words written."""
     # the first entry is the code before the tile
     codes = np.zeros(TILE + 1, dtype=np.int32)
     fields = np.empty(TILE, dtype=np.uint32)
@@ -99,7 +99,7 @@ def _from_zigzag(fields: Any, residuals: Any) -> None:
 def _unpack_residuals(
     words: Any, offset: int, widths: Any, block: int, buffers: Any, residuals: Any
 ) -> None:
-    """Write one tile's residuals; ``buffers`` are working memory of 4, 1 and 2 bytes per field."""
+    """Write one tile's residuals; ``buffers`` are scratch memory of 4, 1 and 2 bytes per field."""
     fields, octets, pairs = buffers
     address = address_of(words) + np.uint64(4) * np.uint64(offset)
     if widest(widths) <= 8:
@@ -144,7 +144,7 @@ def _unpack_kernel(
     s: int,
     e: int,
 ) -> None:
-    """Decode tiles ``[s, e)``; ``code`` is the one before them."""
+    """Decode tiles ``[s, e)``; ``code`` is the code before them."""
     buffers = _buffers()
     codes = np.empty(TILE, dtype=np.int32)
     per_tile = TILE // block
@@ -162,8 +162,8 @@ def _unpack_kernel(
 def delta_unpack(body: torch.Tensor, step: float, out: torch.Tensor, block: int = 32) -> int:
     """See ``compose.delta_unpack``.
 
-    All parts but the last are first summed, in parallel too, so that every thread knows the code
-    that its part starts from.
+    The residuals of all parts but the last are first summed, also in parallel, so that every thread knows
+    the code that its part starts from.
     """
     (words, offsets, widths, _, _), nbytes = unpack_arguments(body, out.numel(), block, False)
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32

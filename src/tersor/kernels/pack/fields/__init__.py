@@ -1,4 +1,4 @@
-"""Contiguous bit fields: of one width for a whole list, and inside the tiles of ``blocks``."""
+"""Contiguous bit fields: lists of one width, and the tiles of ``blocks``."""
 
 from tersor.kernels.runtime.op import Op
 

@@ -1,7 +1,7 @@
-"""Packing and unpacking one tile of unsigned fields, by the narrowest lanes that hold it.
+"""Packing and unpacking of unsigned fields in numba, one tile or a whole list.
 
-A tile whose fields fit in 8 bits goes through byte lanes, eight fields per machine word; up to 16
-bits through 16-bit lanes; only wider ones bit by bit. All three write the same bytes.
+A tile goes through the narrowest lanes that hold it: byte lanes, eight fields per machine word, for fields
+of up to 8 bits; 16-bit lanes up to 16 bits; a bit buffer for wider fields. All three write the same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SLACK_NBYTES = 16
 
 @njit(nogil=True, cache=True)
 def pack_bytes(octets: Any, block: int, widths: Any, address: int) -> int:
-    """Do what ``pack_tile`` does for fields that are bytes already."""
+    """Do what ``pack_tile`` does, for fields that are already bytes."""
     source = address_of(octets)
     start = address
     if block == 32:
@@ -128,7 +128,7 @@ def _pack_words(fields: Any, block: int, widths: Any, address: int) -> int:
 def pack_tile(
     fields: Any, union: int, octets: Any, pairs: Any, block: int, widths: Any, address: int
 ) -> int:
-    """Write the blocks of one tile at ``address`` and their widths; return words written.
+    """Write the blocks of one tile at ``address``, and their widths; return the words written.
 
     Args:
         fields: uint32, whole blocks.
@@ -136,8 +136,8 @@ def pack_tile(
         octets: scratch bytes, as many as fields.
         pairs: scratch uint16, as many as fields.
         block: fields per block, 32 or 64.
-        widths: one byte per block, written.
-        address: where the words go; up to 16 bytes past them are overwritten.
+        widths: receives one byte per block.
+        address: where to write the words; up to 16 bytes past them are overwritten.
     """
     if union < np.uint32(1 << 8):
         for i in range(fields.size):
@@ -230,7 +230,7 @@ def unpack_tile(
 
 @njit(nogil=True, cache=True)
 def write_fields(values: Any, width: int, target: Any) -> None:
-    """Pack ``values`` into ``target``, which is as long as ``fields_nbytes`` says."""
+    """Pack ``values`` into ``target``, which has ``fields_nbytes`` bytes."""
     address = address_of(target)
     nbits = _U(width)
     word, filled = _U(0), _U(0)
@@ -249,7 +249,7 @@ def write_fields(values: Any, width: int, target: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def read_fields(packed: Any, width: int, values: Any) -> None:
-    """Unpack all of ``values`` from ``packed``, which was checked to be long enough."""
+    """Unpack all of ``values`` from ``packed``, whose size was checked."""
     address = address_of(packed)
     nbits = _U(width)
     mask = (_U(1) << nbits) - _U(1)

@@ -14,16 +14,16 @@ from tersor.kernels.pack.fields.reference import fields_nbytes
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _WORDS: Final = 1024
-"""Words that a program packs at most; also the fields that it unpacks."""
+"""The most words that a program packs, and the number of fields that it unpacks."""
 
 
 @triton.jit
 def pack_words(
     values, count, packed, num_words, width, run, FIELDS: tl.constexpr, WORDS: tl.constexpr
 ):
-    """Pack the ``run``-th ``FIELDS`` values into whole words, of which ``WORDS`` must be enough.
+    """Pack the ``run``-th ``FIELDS`` values into whole words; ``WORDS`` must be at least their number.
 
-    Each word gathers the fields it holds. ``width`` is at least 1; what lies beyond ``count`` is 0.
+    Each word gathers the fields it holds. ``width`` is at least 1. Values from ``count`` on count as 0.
     """
     first = run * FIELDS
     word = tl.arange(0, WORDS)
@@ -46,13 +46,13 @@ def pack_words(
 
 @triton.jit
 def take_fields(packed, num_words, bit, width, inside):
-    """Return the fields of ``width`` bits that start at each ``bit``, in words at ``packed``."""
+    """Return the ``width``-bit fields that start at each ``bit`` of the words at ``packed``."""
     at = bit >> 5
     low = tl.load(packed + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
     more = inside & (at + 1 < num_words)
     high = tl.load(packed + at + 1, mask=more, other=0).to(tl.uint32, bitcast=True)
     shift = (bit & 31).to(tl.uint32)
-    # in two steps: a shift by 32 is undefined
+    # shift in two steps, because a shift by 32 is undefined
     joined = (low >> shift) | ((high << 1) << (31 - shift))
     return joined.to(tl.int32, bitcast=True) & ((1 << width) - 1)
 

@@ -36,7 +36,7 @@ def unpack_fields(packed: torch.Tensor, count: int, width: int) -> torch.Tensor:
     """Return ``count`` int32 values that ``pack_fields`` packed.
 
     Raises:
-        CorruptDataError: fewer bytes than that many fields take.
+        CorruptDataError: there are fewer bytes than ``count`` fields take.
     """
     nbytes = fields_nbytes(count, width)
     if packed.numel() < nbytes:

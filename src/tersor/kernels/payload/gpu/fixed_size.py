@@ -104,19 +104,19 @@ def encode_tiles(
     *numbers: int,
     **constants: Any,
 ) -> FixedFrame:
-    """Encode contiguous tensors of one dtype and device, a program per tile of one of them.
+    """Encode contiguous tensors of one dtype and device, with one program per tile.
 
     Args:
-        kernel: takes addresses of the tensors, their counts, first tiles, owners of tiles, offsets, buffer and sizes of the
-            frame, and ``numbers``; ``TYPE``, ``ALIGNMENT`` of the tensors, and ``constants``.
-        tile: values that a program encodes.
-        xs: what to encode.
-        frame: room for the payloads.
-        *numbers: of the kernel.
-        **constants: of the kernel and its launch.
+        kernel: takes addresses of the tensors, their counts, first tiles, owners of tiles, offsets, buffer and sizes of
+            the frame, and ``numbers``; then ``TYPE`` and ``ALIGNMENT`` of the tensors, and ``constants``.
+        tile: number of values that a program encodes.
+        xs: the tensors to encode.
+        frame: memory for the payloads.
+        *numbers: further arguments of the kernel.
+        **constants: constants of the kernel and options of its launch.
 
     Returns:
-        The frame, written.
+        ``frame``, with the payloads and their sizes written.
     """
     device = xs[0].device
     tiles = tile_table(tuple(x.numel() for x in xs), tile, device)

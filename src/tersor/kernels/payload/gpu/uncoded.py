@@ -74,10 +74,10 @@ def finish_tiles(
 
 @triton.jit
 def fill_uncoded(payload, mode, number, count, address, TYPE: tl.constexpr, PART: tl.constexpr):
-    """Decode every so many runs of ``PART`` values of a tensor whose payload is constant or exact.
+    """Decode this program's share of a tensor whose payload is constant or exact, in runs of ``PART`` values.
 
-    Every so many as there are programs along axis 1. ``mode`` and ``number`` are those of ``open_payload``, which
-    must have found the payload good.
+    The programs along axis 1 take the runs in turn. ``mode`` and ``number`` come from ``open_payload``, which must
+    have found the payload good.
     """
     begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
     if mode == CONSTANT:

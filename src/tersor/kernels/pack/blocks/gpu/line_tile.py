@@ -1,7 +1,7 @@
-"""Tiles of values that predict each other along one line in Triton: quantized, measured, and made fields.
+"""Tiles predicted along one line in Triton: quantization, measuring, and conversion to fields.
 
-A lane has 32 neighbours, so that all but one of the codes that predict its own are among these: a value is
-quantized once, and the last of the lane before it once more.
+A lane holds 32 neighbours, which include all but one of the codes that predict its own. Each value is therefore
+quantized once, and the last value of each lane a second time for the next lane.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tersor.kernels.runtime.gpu.element_types import F64, I32
 
 _TILE = tl.constexpr(_TILE_VALUES)
 LEAST_FAST, NUM_FAST = tl.constexpr(SHIFT.value - (1 << 21)), tl.constexpr(1 << 22)
-"""The smallest shifted code that is not looked at again, and how many are not."""
+"""The smallest shifted code that the fast path accepts, and how many it accepts."""
 
 
 @triton.jit
 def _before_fours(last, before):
-    """Return the code before each four of a lane: of its ``last`` ones [8, 32], or of ``before`` [32]."""
+    """Return the code before each group of four in a lane: from the ``last`` codes of fours [8, 32], or ``before`` [32]."""
     lower, upper = by_fours(last)
     even = tl.join(tl.join(before, lower[3]), tl.join(lower[1], upper[1]))
     odd = tl.join(tl.join(lower[0], upper[0]), tl.join(lower[2], upper[2]))
@@ -48,7 +48,7 @@ def _before_fours(last, before):
 
 @triton.jit
 def differences(codes, before):
-    """Return codes [8, 32, 4] minus the one before each; ``before`` [32] is that of a lane's first."""
+    """Return codes [8, 32, 4] minus their predecessors; ``before`` [32] precedes the first code of each lane."""
     even, odd = tl.split(tl.reshape(codes, [8, LANES, 2, 2]))
     c0, c2 = tl.split(even)
     c1, c3 = tl.split(odd)
@@ -59,16 +59,16 @@ def differences(codes, before):
 
 @triton.jit
 def _load_before(address, base, limit, TYPE: tl.constexpr):
-    """Return the value before each lane's first, 0 for the tensor's first and where it is past the end."""
+    """Return the value before each lane's first; 0 before the tensor's first value and past its end."""
     position = base + tl.arange(0, LANES) * 32 - 1
-    # what lies at the limit is not loaded
+    # positions from the limit on are not loaded
     place = tl.where(position < 0, limit, position)
     return load_values(address, place, limit, 0.0, TYPE, False, False)
 
 
 @triton.jit
 def _fast_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of a tile, and whether all are right: it is whole, and all codes are small."""
+    """Return the fields of a tile, and whether all are correct: the tile is whole, with small codes and no outliers."""
     values = load_tile(address, base, limit, TYPE, ALIGNED)
     before = _load_before(address, base, limit, TYPE)
     codes, error = shifted_codes(values, grid[0], grid[1], TYPE)
@@ -83,7 +83,7 @@ def _fast_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.const
 
 @triton.jit
 def _careful_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of a tile, its codes, and whether each value has one; for any values."""
+    """Return fields, codes, whether each value has a code, and whether it is before ``limit``; for any values."""
     values = load_tile(address, base, limit, TYPE, ALIGNED)
     before = _load_before(address, base, limit, TYPE)
     codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
@@ -95,7 +95,7 @@ def _careful_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.co
 
 @triton.jit
 def line_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of the residuals of the 1024 values from ``base`` on; 0 from ``limit`` on."""
+    """Return the fields of the residuals of the 1024 values from ``base`` on, and 0 from ``limit`` on."""
     is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32)
     if is_fast:
         fields, is_right = _fast_line(address, base, limit, grid, TYPE, ALIGNED)
@@ -110,7 +110,7 @@ def line_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.cons
 def _measure_careful(
     address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """See ``measure_line``; for any values."""
+    """Implement ``measure_line`` for any values."""
     fields, codes, holds, inside = _careful_line(address, base, limit, grid, TYPE, ALIGNED)
     smallest = tl.min(tl.where(holds & inside, codes, LARGEST_CODE).reshape([_TILE]), axis=0)
     largest = tl.max(tl.where(holds & inside, codes, SMALLEST_CODE).reshape([_TILE]), axis=0)
@@ -122,13 +122,13 @@ def _measure_careful(
 def measure_line(
     address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """See ``pack_tile.measure_tile``; of the residuals along one line."""
+    """Measure the residuals of a tile along one line; returns what ``pack_tile.measure_tile`` does."""
     is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32)
     if is_fast:
         fields, is_right = _fast_line(address, base, limit, grid, TYPE, ALIGNED)
         num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
         outliers = tl.full((), 0, tl.int32)
-        # all lanes but the first are predicted by values of the tile
+        # values in all lanes but the first are predicted from values of this tile
         own = tl.where(tl.arange(0, LANES) > 0, lane_union(fields), 0)
         differs = tl.reduce(own, 0, either) != 0
         if not is_right:

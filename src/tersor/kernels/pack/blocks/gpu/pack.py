@@ -1,7 +1,7 @@
 """Fixed-length packing of codes in Triton.
 
-Both directions wait once: packing for the size of the body, unpacking for the size and whether the body
-is well formed. Lists of tensors, quantized and packed, need not wait: see ``kernels/batch/gpu/packed.py``.
+Both directions wait once for the device: packing for the size of the body, unpacking for the size and for whether
+the body is well formed. ``kernels/batch/gpu/packed.py`` quantizes and packs lists of tensors without waiting.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _measure_kernel(
     address, count, num_tiles, num_words, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
     RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program notes the words of ``RUN`` tiles."""
+    """One program stores the number of words of each of ``RUN`` tiles."""
     begin = tl.program_id(0).to(tl.int64) * RUN
     for tile in range(begin, tl.minimum(begin + RUN, num_tiles)):
         found, _, _ = measure_tile(
@@ -48,11 +48,11 @@ def _write_kernel(
     address, count, num_tiles, ends, body, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
     RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program puts ``RUN`` tiles in place; the first closes the body."""
+    """One program writes ``RUN`` tiles into the body; the first one also closes the body."""
     count, last = count.to(tl.int64), num_tiles.to(tl.int64)
     begin = tl.program_id(0).to(tl.int64) * RUN
     for tile in range(begin, tl.minimum(begin + RUN, last)):
-        # codes have no use for a grid
+        # the inputs are already codes, so the grid is not used
         fields = tile_fields(address, tile * TILE, count, (0.0, 0.0, 0.0), I32, ALIGNED)
         before, end = tile_end(ends, tile), tile_end(ends, tile + 1)
         put_tile(body, count, tile, last, before, end, fields, BLOCK)
@@ -61,7 +61,7 @@ def _write_kernel(
 
 
 def _pack(codes: torch.Tensor, block: int, lead: int) -> torch.Tensor:
-    """Return the packed body of codes without bases."""
+    """Return the packed body of codes, without bases."""
     layout = BitpackLayout(codes.numel(), block)
     device, num_tiles, codes = codes.device, layout.num_tiles, codes.contiguous()
     if num_tiles == 0:
@@ -87,7 +87,7 @@ def _spread(bases: torch.Tensor, block: int, num_codes: int) -> torch.Tensor:
 
 
 def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0) -> torch.Tensor:
-    """See ``reference.pack``; with ``base`` it waits twice."""
+    """See ``reference.pack``; with ``base`` this waits twice."""
     if not base:
         return _pack(codes, block, lead)
     num_blocks = BitpackLayout(codes.numel(), block).num_blocks
@@ -95,7 +95,7 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0
     blocks[: codes.numel()] = codes
     bases = blocks.view(num_blocks, block).amin(1)
     fields = codes - _spread(bases, block, codes.numel())
-    # the codes whose zigzag the fields are
+    # inverse zigzag, because packing zigzags its codes
     relative = ((fields >> 1) & 0x7FFFFFFF) ^ -(fields & 1)
     differences = torch.diff(bases, prepend=bases.new_zeros(1))
     return torch.cat([pack(differences, 32, lead=lead), pack(relative, block)])
@@ -106,9 +106,9 @@ def _unpack_kernel(
     body, nbytes, address, count, num_tiles, status, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes ``RUN`` tiles of a body of at most ``nbytes`` bytes, if it is so short.
+    """One program decodes ``RUN`` tiles, unless the body is longer than the ``nbytes`` bytes present.
 
-    ``status`` is set to not 0 if the body is inconsistent, then the number of its words.
+    ``status[0]`` becomes nonzero if the body is inconsistent; ``status[1]`` receives the number of its words.
     """
     # an empty tensor has the address 0, which is passed in 32 bits
     address = address.to(tl.int64)
@@ -149,7 +149,7 @@ def _unpack(body: torch.Tensor, out: torch.Tensor, block: int) -> int:
 def unpack(
     body: torch.Tensor, num_codes: int, block: int = 32, base: bool = False
 ) -> tuple[torch.Tensor, int]:
-    """See ``reference.unpack``; with ``base`` it waits twice."""
+    """See ``reference.unpack``; with ``base`` this waits twice."""
     codes = torch.empty(num_codes, dtype=torch.int32, device=body.device)
     if not base:
         return codes, _unpack(body, codes, block)

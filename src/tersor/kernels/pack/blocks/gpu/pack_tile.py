@@ -1,7 +1,7 @@
-"""Packing of a tile in Triton: quantized, predicted perhaps, measured, and packed into words.
+"""Packing of a tile in Triton: quantization, optional prediction, measuring, and packing into words.
 
-A tile of 1024 codes is work of one warp. A lane has 32 neighbours, whose fields fill whole words
-whatever their width is, so that no lane needs to know what another one stores.
+One warp handles a tile of 1024 codes. A lane holds 32 neighbours, whose fields fill whole words at
+any width, so no lane depends on what another one stores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tersor.kernels.runtime.gpu.element_types import F64, I32
 LANES = tl.constexpr(32)
 _TILE = tl.constexpr(_TILE_VALUES)
 _LARGEST_FAST = tl.constexpr((1 << 22) - 1)
-"""The largest field that ``quantize_fields`` gets right."""
+"""The largest field that ``quantize_fields`` computes correctly."""
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def zigzag(codes):
 
 @triton.jit
 def bit_length(values):
-    """Return the number of bits of each uint32, without the instruction not every device has."""
+    """Return the bit length of each uint32, without an instruction that not every device has."""
     length = (values > 0).to(tl.int32)
     for k in tl.static_range(4, -1, -1):
         large = values >= (1 << (1 << k))
@@ -45,19 +45,19 @@ def bit_length(values):
 
 @triton.jit
 def either(a, b):
-    """Return the bits set in one of two."""
+    """Return the bits set in either number."""
     return a | b
 
 
 @triton.jit
 def both(a, b):
-    """Return the bits set in both."""
+    """Return the bits set in both numbers."""
     return a & b
 
 
 @triton.jit
 def larger(a, b):
-    """Return the larger of two; NaN if one is."""
+    """Return the larger of two numbers, or NaN if either is NaN."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -69,9 +69,9 @@ def lane_union(fields):
 
 @triton.jit
 def _put(pieces, nbits, words, held, num_held):
-    """Append ``nbits`` bits, at most 32, to each lane's stream; store a word where one is full.
+    """Append ``nbits`` bits, at most 32, to each lane's stream, and store a word if one is full.
 
-    Returns where the next word goes, the bits that wait for it, below 2**32, and how many.
+    Returns the pointer for the next word, the bits pending for it, below 2**32, and their number.
     """
     held |= pieces.to(tl.uint64) << num_held.to(tl.uint64)
     num_held += nbits
@@ -83,7 +83,7 @@ def _put(pieces, nbits, words, held, num_held):
 
 @triton.jit
 def by_fours(pieces):
-    """Return the first and the second four of eight pieces per lane, each as a 4-tuple."""
+    """Split eight pieces per lane into the first and the second four, each a 4-tuple."""
     even, odd = tl.split(tl.reshape(tl.permute(pieces, (1, 0)), [LANES, 4, 2]))
     p04, p26 = tl.split(tl.reshape(even, [LANES, 2, 2]))
     p15, p37 = tl.split(tl.reshape(odd, [LANES, 2, 2]))
@@ -127,7 +127,7 @@ def _store_medium(fields, width, words):
 
 @triton.jit
 def _put_fours(a, b, c, d, width, words, held, num_held):
-    """Append four fields of up to 32 bits for each of four chunks."""
+    """Append 16 fields of up to 32 bits to each lane's stream: four groups of (a, b, c, d)."""
     for k in tl.static_range(4):
         words, held, num_held = _put(a[k], width, words, held, num_held)
         words, held, num_held = _put(b[k], width, words, held, num_held)
@@ -161,7 +161,7 @@ def tile_positions(base):
 
 @triton.jit
 def load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return a tile as [8, 32, 4]: every four of a lane's 32 neighbours; 0 from ``limit`` on."""
+    """Return a tile as [8, 32, 4], where [:, lane] are 32 neighbours in groups of four; 0 from ``limit`` on."""
     position = tile_positions(base)
     if base + _TILE <= limit:
         values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
@@ -172,9 +172,9 @@ def load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _fast_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of a tile, and whether all are right: no outliers, no codes of more than 22 bits.
+    """Return the fields of a tile, and whether all are correct: no outliers, no fields of more than 22 bits.
 
-    To look once per lane instead of at every value saves a third of the instructions.
+    Checking once per lane instead of once per value saves a third of the instructions.
     """
     values = load_tile(address, base, limit, TYPE, ALIGNED)
     fields, error = quantize_fields(values, grid[0], grid[1], TYPE)
@@ -190,7 +190,7 @@ def tile_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.cons
     if is_fast:
         fields, is_right = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
         if not is_right:
-            # loaded again, since to hold them would take 32 registers
+            # load again: holding the values would take 32 registers
             values = load_tile(address, base, limit, TYPE, ALIGNED)
             codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
             fields = zigzag(codes)
@@ -205,14 +205,14 @@ def tile_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.cons
 def predicted_fields(
     address, base, limit, shape, grid, scratch, TYPE: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return the fields of the residuals of a tile; two or three axes predict.
+    """Return the fields of the residuals of a tile, predicted along two or three axes.
 
-    ``scratch`` has room for 1024 int32: threads that hold neighbouring values, so that loads of them and of
-    the values that predict them are coalesced, hand the residuals to lanes of 32 values each.
+    For coalesced loads of values and their predictors, adjacent threads hold neighbouring values. ``scratch``, with
+    room for 1024 int32, passes the residuals on to lanes of 32 values each.
     """
     part_values: tl.constexpr = 128
     limit = limit.to(tl.int32)
-    # all threads have read the residuals of the tile before this one
+    # wait until all threads have read the residuals of the previous tile
     tl.debug_barrier()
     for part in range(0, _TILE, part_values):
         place = part + tl.arange(0, part_values)
@@ -227,10 +227,10 @@ def predicted_fields(
 def _measure_parts(
     address, base, limit, shape, grid, TYPE: tl.constexpr, BLOCK: tl.constexpr, DIMS: tl.constexpr
 ):
-    """See ``measure_tile``; for any values.
+    """Implement ``measure_tile`` for any values.
 
-    A part of the tile at a time: the loads of all values and their neighbours at once would take more
-    registers than there are.
+    It takes part of the tile at a time, because loading all values and their neighbours at once would
+    need more registers than there are.
     """
     part_values: tl.constexpr = 256 if DIMS < 2 else 128
     num_words = tl.full((), 0, tl.int32)
@@ -256,11 +256,11 @@ def measure_tile(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Measure the 1024 values from ``base`` on, or their residuals if two or three axes predict.
+    """Measure the 1024 values from ``base`` on, or their residuals if ``DIMS`` axes predict.
 
     Returns:
-        The words that their fields take; how many outliers they have; True only if two of them are finite and
-        differ.
+        The number of words of their fields; the number of outliers; and a flag that is set only if two values are
+        finite and differ.
     """
     is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32) & (DIMS == 0)
     if is_fast:
@@ -289,16 +289,16 @@ def _do_differ(fields):
 
 @triton.jit
 def lane_widths(fields, BLOCK: tl.constexpr):
-    """Return the bits per field of each lane's fields, equal in all lanes of a block.
+    """Return the field width of each lane, equal in all lanes of a block.
 
-    They are also the words that a lane's 32 fields take.
+    It is also the number of words that the 32 fields of a lane take.
     """
     return widths_of(lane_union(fields), BLOCK)
 
 
 @triton.jit
 def widths_of(unions, BLOCK: tl.constexpr):
-    """Return the same, of the bits set in any field of each lane."""
+    """Return what ``lane_widths`` does, from each lane's ``lane_union``."""
     width = bit_length(unions)
     if BLOCK == 64:
         pairs = tl.max(tl.reshape(width, [LANES // 2, 2]), axis=1)

@@ -1,8 +1,8 @@
-"""Tiles of values that predict each other along two or three axes in Triton, if lines are multiples of 32 long.
+"""Tiles predicted along two or three axes in Triton, for lines whose length is a multiple of 32.
 
-Four neighbours lie in one line then, and so do those of the two or four lines that predict them: each line is
-quantized once per tile, and the value before each four once more, where any other shape quantizes four or
-eight values for one. Threads hold fours side by side, so that loads of all lines are coalesced.
+Four neighbours then lie in one line, as do their predictors in each of the adjacent lines. Each of these two or four
+lines is quantized once per tile, plus the value before each four; for any other shape, every value takes four or
+eight quantizations. Adjacent threads hold adjacent fours, so loads of all lines are coalesced.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tersor.kernels.runtime.gpu.element_types import I32
 _TILE = tl.constexpr(_TILE_VALUES)
 _FOURS = tl.constexpr(_TILE_VALUES // 4)
 _PART = tl.constexpr(64)
-"""Fours that are measured at a time."""
+"""Groups of four values that are measured at a time."""
 _LONG = tl.constexpr(1 << 15)
-"""Lines from which on the product that divides by their length could be wrong; a tile meets two of them at most."""
+"""For lines of this length or more, division by multiplication could be wrong; a tile meets at most two of them."""
 
 
 @triton.jit
 def can_be_planes(base, limit, shape):
-    """True if ``plane_fields`` takes the tile from ``base`` on: it is whole and meets two planes at most."""
+    """True if ``plane_fields`` accepts the tile from ``base`` on: it is whole and meets at most two planes."""
     width, height, _ = shape
     is_large = width.to(tl.int64) * (height - 1) >= _TILE
     return (width % 32 == 0) & is_large & (base + _TILE <= limit)
@@ -41,11 +41,11 @@ def can_be_planes(base, limit, shape):
 
 @triton.jit
 def _neighbours(base, shape, offset):
-    """Return for places ``offset`` in a tile, int32, whether there are values to the left, above and behind."""
+    """Return whether values to the left, above and behind exist, for int32 positions ``offset`` in a tile."""
     width, height, depth = shape
     first_row = (base // width).to(tl.int32)
     offset += (base - first_row.to(base.dtype) * width).to(tl.int32)
-    # ceil(2**32 / width), times a number below 2**16, is right in its upper half
+    # the upper half of ceil(2**32 / width) times a number below 2**16 is the exact quotient
     inverse = 0xFFFFFFFF // width.to(tl.int64) + 1
     row = ((offset.to(tl.int64) * inverse) >> 32).to(tl.int32)
     row = tl.where(width < _LONG, row, (offset >= width).to(tl.int32))
@@ -60,19 +60,19 @@ def _neighbours(base, shape, offset):
 def _line(
     address, base, back, is_there, has_left, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr
 ):
-    """Return the codes of the values that lie ``back`` before those of a tile, where they are there.
+    """Return the codes of the values ``back`` positions before those of a tile, where ``is_there``.
 
     Returns:
-        int32 [256, 4], and [256] the code before each four, 0 for what is not there; the largest error of
-        each four and the value before it; the bits used in their codes minus the smallest that is not looked
-        at again; and True if two of the tile's values differ.
+        The codes, int32 [256, 4], and the code before each four, [256], with 0 for missing values; the
+        largest error among each four and the value before it; the bitwise or of their codes minus
+        ``LEAST_FAST``; and True if two of the tile's values differ.
     """
     start = tl.where(is_there, back, 0).to(tl.int64)
     first = base + 4 * tl.arange(0, _FOURS) - start
     values = load_values(
         address, first[:, None] + tl.arange(0, 4)[None, :], limit, 0.0, TYPE, ALIGNED, True
     )
-    # what lies at the limit is not loaded
+    # positions from the limit on are not loaded
     place = tl.where(has_left & is_there, first - 1, limit)
     before = load_values(address, place, limit, 0.0, TYPE, False, False)
     codes, errors = shifted_codes(values, grid[0], grid[1], TYPE)
@@ -87,7 +87,7 @@ def _line(
 
 @triton.jit
 def _differences(codes, before):
-    """Return codes [fours, 4] minus the one before each; ``before`` [fours] is that of the first of four."""
+    """Return codes [fours, 4] minus their predecessors; ``before`` [fours] precedes the first of each four."""
     fours: tl.constexpr = codes.shape[0]
     even, odd = tl.split(tl.reshape(codes, [fours, 2, 2]))
     c0, c2 = tl.split(even)
@@ -98,7 +98,7 @@ def _differences(codes, before):
 
 @triton.jit
 def line_residuals(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return what ``plane_residuals`` does of a whole tile of a tensor that is one line."""
+    """Return what ``plane_residuals`` does, for a whole tile of a tensor with a single line."""
     has_left = base + 4 * tl.arange(0, _FOURS) > 0
     codes, before, worst, used, varies = _line(
         address, base, 0, has_left | (has_left == 0), has_left, limit, grid, TYPE, ALIGNED
@@ -112,11 +112,11 @@ def line_residuals(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.c
 def plane_residuals(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return the residuals of a tile that ``can_be_planes``; not for float64.
+    """Return the residuals of a tile that ``can_be_planes`` accepts; not for float64.
 
     Returns:
-        int32 [256, 4]; whether all are right, which they are not if values that predict have no code or a
-        large one; and True only if two values differ.
+        The residuals, int32 [256, 4]; whether all are correct, which fails if a value or a predictor has no
+        code or a large one; and a flag that is set only if two values differ.
     """
     width, plane = shape[0], shape[0] * shape[1]
     has_left, has_upper, has_back = _neighbours(base, shape, 4 * tl.arange(0, _FOURS))
@@ -153,7 +153,7 @@ def plane_residuals(
 def plane_fields(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return what ``plane_residuals`` does, as uint32 fields."""
+    """Return what ``plane_residuals`` does, with residuals as uint32 fields."""
     residuals, are_right, varies = plane_residuals(
         address, base, limit, shape, grid, TYPE, ALIGNED, DIMS
     )
@@ -164,7 +164,7 @@ def plane_fields(
 def _predicting(
     address, offset, back, is_there, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr
 ):
-    """Return the shifted codes of values ``back`` before ``offset``, that of 0 where they are not there."""
+    """Return the shifted codes of the values ``back`` positions before ``offset``; those of 0 for missing values."""
     place = offset - tl.where(is_there, back, 0)
     values = load_values(address, place, limit, 0.0, TYPE, ALIGNED, True)
     codes, _error = shifted_codes(values, grid[0], tl.where(is_there, grid[1], 0.0), TYPE)
@@ -176,28 +176,27 @@ def _between_lines(
     address, offset, has_upper, has_back, limit, shape, grid, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Predict codes from the lines above and behind.
+    """Subtract from codes their prediction from the lines above and behind.
 
     Args:
-        address: of the tile's first value.
-        offset: places in the tile.
-        has_upper: whether there are values above.
-        has_back: whether there are values behind.
-        limit: of the places.
-        shape: of the tensor.
+        address: address of the tile's first value.
+        offset: positions in the tile.
+        has_upper: whether the values above exist.
+        has_back: whether the values behind exist.
+        limit: limit of the positions.
+        shape: shape of the tensor.
         grid: step, inverse and checked bound.
-        TYPE: of the values.
+        TYPE: type of the values.
         ALIGNED: see ``load_values``.
         DIMS: 2 or 3.
 
     Returns:
-        What is left of the codes, right if all values that predict have codes; the shifted codes themselves,
-        and their errors.
+        The differences, correct if all predictors have codes; the shifted codes themselves; and their errors.
     """
     width, plane = shape[0], shape[0] * shape[1]
     values = load_values(address, offset, limit, 0.0, TYPE, ALIGNED, True)
     own, errors = shifted_codes(values, grid[0], grid[1], TYPE)
-    # as many are added as subtracted, so that the shifts cancel
+    # as many codes are added as subtracted, so the shifts cancel
     codes = own - _predicting(address, offset, width, has_upper, limit, grid, TYPE, ALIGNED)
     if DIMS == 3:
         corner = has_back & has_upper
@@ -211,14 +210,14 @@ def measure_planes(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Measure the residuals of a tile that ``can_be_planes``; not for float64.
+    """Measure the residuals of a tile that ``can_be_planes`` accepts; not for float64.
 
-    A part of it at a time, so that few values are held. Whether values that predict have codes is not looked
-    at: that is a third of the work, and the tiles that they lie in say it.
+    It takes part of the tile at a time, to hold few values in registers. Whether predictors have codes is not
+    checked: that would be a third of the work, and the tiles that contain them report it.
 
     Returns:
-        The words that their fields take, if all values that predict have codes; whether the tile's own values
-        have codes, and not too large ones; and True only if two of them differ.
+        The number of words of their fields, provided that all predictors have codes; whether the tile's own
+        values have codes that are not too large; and a flag that is set only if two of them differ.
     """
     start = address + base * (TYPE.primitive_bitwidth // 8)
     fours_per_block: tl.constexpr = BLOCK // 4
@@ -227,13 +226,13 @@ def measure_planes(
     used, common = tl.zeros([_PART], dtype=tl.int32), tl.full([_PART], -1, tl.int32)
     for part in range(0, _TILE, 4 * _PART):
         fours = part + 4 * tl.arange(0, _PART)
-        # positions have 31 bits, and divisions of 64 take a hundred instructions
+        # positions fit 31 bits, and a 64-bit division takes a hundred instructions
         has_left, has_upper, has_back = _neighbours(base.to(tl.int32), shape, fours)
         codes, own, errors = _between_lines(
             start, fours[:, None] + tl.arange(0, 4)[None, :], has_upper[:, None], has_back[:, None],
             limit, shape, grid, TYPE, ALIGNED, DIMS,
         )  # fmt: skip
-        # the first of a line predicts itself, which is not used
+        # the first value of a line takes itself as predecessor; the result is not used
         before, _own, _errors = _between_lines(
             start, fours - has_left.to(tl.int32), has_upper, has_back, limit, shape, grid, TYPE,
             False, DIMS,
@@ -254,12 +253,12 @@ def measure_planes(
 
 @triton.jit
 def by_lanes(fields, scratch):
-    """Return fields [256, 4] as [8, 32, 4], every four of a lane's 32 neighbours.
+    """Rearrange fields [256, 4] as [8, 32, 4], the layout of ``load_tile``.
 
     They pass through ``scratch``, which has room for 1024 int32.
     """
     position = 4 * tl.arange(0, _FOURS)[:, None] + tl.arange(0, 4)[None, :]
-    # all threads have read what was there before
+    # wait until all threads have read the previous contents
     tl.debug_barrier()
     tl.store(tl.multiple_of(scratch + position, (16, 16)), fields.to(tl.int32, bitcast=True))
     tl.debug_barrier()

@@ -1,7 +1,7 @@
-"""Codes at any places of a packed body in Triton, four neighbours at a time.
+"""Random access to the codes of a packed body in Triton, four neighbours at a time.
 
-An index has two bytes per block: where its words start, counted from those of its tile, and the width of
-its fields. To make it checks the body; codes are read without further checks.
+An index has two bytes per block: the start of its words relative to those of its tile, and the width of its
+fields. Building the index checks the body; codes are then read without further checks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _WIDTH_MASK = tl.constexpr((1 << 6) - 1)
 def index_tile(
     body, body_nbytes, count, local, num_tiles, index, status, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Index the blocks of tile ``local``, those of the tensor from ``index`` on.
+    """Write the index entries of tile ``local``; ``index`` points to the entries of its tensor.
 
-    Sets ``status`` if the tile is not well formed; no code of the body may be read then.
+    Sets ``status`` if the tile is malformed; no code of the body may be read then.
     """
     blocks: tl.constexpr = TILE // BLOCK
     _words, widths, num_blocks, good = open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
@@ -31,13 +31,13 @@ def index_tile(
     width = tl.load(widths + b, mask=(b < num_blocks) & good, other=0).to(tl.int32)
     block_words = width * (BLOCK // 32)
     start = tl.cumsum(block_words, axis=0) - block_words
-    # the last block of a tile starts before word 1024, so both fit 16 bits
+    # the last block of a tile starts before word 1024, so both numbers fit 16 bits
     tl.store(index + local * blocks + b, ((start << _WIDTH_NBITS) | width).to(tl.int16))
 
 
 @triton.jit
 def _find(body, index, place, BLOCK: tl.constexpr):
-    """Return the widths of the fields at uint32 ``place``s and the first words of their blocks."""
+    """Return the field widths at uint32 positions ``place``, and the first words of their blocks."""
     entry = tl.load(index + place // BLOCK).to(tl.int32) & 0xFFFF
     first = tl.load(body.to(tl.pointer_type(tl.uint32)) + place // TILE)
     return entry & _WIDTH_MASK, first + (entry >> _WIDTH_NBITS).to(tl.uint32)
@@ -45,27 +45,27 @@ def _find(body, index, place, BLOCK: tl.constexpr):
 
 @triton.jit
 def _window(words, first, bit):
-    """Return 32 bits from ``bit`` on, counted from word ``first``."""
+    """Return the 32 bits from ``bit`` on, counted from word ``first``."""
     pair = load_pair(words, first + (bit >> 5).to(tl.uint32))
     return (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32)
 
 
 @triton.jit
 def _code_at(words, width, first, number):
-    """Return code ``number`` of blocks, of any width."""
+    """Return code ``number`` of blocks that start at word ``first``, of any width."""
     mask = tl.where(width >= 32, -1, (1 << (width & 31)) - 1).to(tl.uint32, bitcast=True)
     return unzigzag(_window(words, first, number * width) & mask)
 
 
 @triton.jit
 def _small_code(window, width, k):
-    """Return code ``k`` from the start of a window on, of up to 8 bits."""
+    """Return code ``k`` of a window, of up to 8 bits."""
     return unzigzag((window >> (k * width).to(tl.uint32)) & ((1 << width) - 1).to(tl.uint32))
 
 
 @triton.jit
 def _whole_fours(body, words, index, place, BLOCK: tl.constexpr):
-    """See ``codes_at``; for fours that lie in one block each."""
+    """Implement ``codes_at`` for fours that each lie in one block."""
     width, first = _find(body, index, place, BLOCK)
     number = (place % BLOCK).to(tl.int32)
     if tl.max(tl.max(width, axis=0), axis=0) <= 8:
@@ -83,7 +83,7 @@ def _whole_fours(body, words, index, place, BLOCK: tl.constexpr):
 
 @triton.jit
 def _split_code(words, here, there, num_here, k: tl.constexpr, BLOCK: tl.constexpr):
-    """Return code ``k`` of fours of which ``num_here`` lie ``here`` and the others start the next block."""
+    """Return code ``k`` of fours: the first ``num_here`` codes lie in block ``here``, the others start block ``there``."""
     is_here = num_here > k
     width, first = tl.where(is_here, here[0], there[0]), tl.where(is_here, here[1], there[1])
     return _code_at(words, width, first, k - num_here + tl.where(is_here, BLOCK, 0))
@@ -91,7 +91,7 @@ def _split_code(words, here, there, num_here, k: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def _small_split_code(here, there, num_here, k: tl.constexpr):
-    """See ``_split_code``; of up to 8 bits. Each side has a width and the bits from its first code on."""
+    """Do what ``_split_code`` does for up to 8 bits; each side is a width and the bits from its first code on."""
     is_here = num_here > k
     width, window = tl.where(is_here, here[0], there[0]), tl.where(is_here, here[1], there[1])
     return _small_code(window, width, tl.where(is_here, k, k - num_here))
@@ -99,7 +99,7 @@ def _small_split_code(here, there, num_here, k: tl.constexpr):
 
 @triton.jit
 def _split_fours(body, words, index, place, last, BLOCK: tl.constexpr):
-    """See ``codes_at``; each four ends at ``last``, perhaps in another block."""
+    """Implement ``codes_at`` for fours that end at ``last``, which may lie in the next block."""
     width, first = _find(body, index, place, BLOCK)
     next_width, next_first = _find(body, index, last, BLOCK)
     num_here = BLOCK - (place % BLOCK).to(tl.int32)
@@ -123,20 +123,20 @@ def _split_fours(body, words, index, place, last, BLOCK: tl.constexpr):
 def codes_at(
     body, count, num_tiles, index, position, SPLIT: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Return the codes from each int32 ``position`` on, as a tuple of the first, second, third and fourth.
+    """Return the four codes from each ``position`` on, as a tuple of the first, second, third and fourth.
 
     Args:
-        body: of well-formed tiles.
-        count: codes of the body.
-        num_tiles: tiles of the body.
-        index: of its blocks.
-        position: [rows, fours], below ``count``; codes behind that are arbitrary.
-        SPLIT: positions need not be multiples of four.
+        body: a body whose tiles are well formed.
+        count: number of codes of the body.
+        num_tiles: number of tiles of the body.
+        index: the index entries of its blocks.
+        position: int32 [rows, fours], below ``count``; codes from ``count`` on are undefined.
+        SPLIT: whether positions may be other than multiples of four.
         BLOCK: codes per block.
     """
     _, words_start = starts_of(count, num_tiles, BLOCK)
     words = (body + words_start).to(tl.pointer_type(tl.uint32))
-    # unsigned, a division by a power of two is a shift
+    # an unsigned division by a power of two is a shift
     place = position.to(tl.uint32, bitcast=True)
     if SPLIT:
         last = tl.minimum(place + 3, (count - 1).to(tl.uint32))

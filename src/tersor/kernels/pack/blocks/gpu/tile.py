@@ -1,7 +1,7 @@
-"""Tiles of 1024 codes in a packed body in Triton: put there, and unpacked.
+"""Writing and unpacking tiles of 1024 codes in a packed body, in Triton.
 
-To pack, a tile is measured first; when all tiles before it are known, its fields are made once more and put
-where they belong.
+To pack, a tile is measured first. Once the sizes of all tiles before it are known, its fields are computed again
+and written to their place.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ TILE = tl.constexpr(_TILE)
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 # Triton's interpreter takes as long for a small part of a tile as for a large one
 SCAN_VALUES = tl.constexpr(_TILE if _INTERPRETED else 128)
-"""Values of a tile that are looked at once more at a time."""
+"""Values of a tile that a second scan takes at a time."""
 
 PACK_RUN: Final = 4
 UNPACK_RUN: Final = 4
-"""Tiles that one program packs or unpacks."""
+"""Tiles that one program unpacks; ``PACK_RUN`` is the same for packing."""
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 
 @triton.jit
 def unzigzag(fields):
-    """Return the int32 codes of ``zigzag``'s fields."""
+    """Return the int32 codes of zigzag fields."""
     return (fields >> 1).to(tl.int32, bitcast=True) ^ -(fields & 1).to(tl.int32, bitcast=True)
 
 
 @triton.jit
 def put_tile(body, count, local, num_tiles, before, end, fields, BLOCK: tl.constexpr):
-    """Put offset, widths and words of tile ``local`` into a packed body of ``count`` codes.
+    """Write offset, widths and words of tile ``local`` into a packed body of ``count`` codes.
 
-    The tiles before it take ``before`` words, and ``end`` with it, as they were measured. Where its values
-    have changed since, its words could end behind the payload: widths that readers refuse take their place.
+    As measured, the tiles before it take ``before`` words, and ``end`` words with it. If its values have changed
+    since, its words could run past the payload: invalid widths, which readers reject, are written instead.
     """
     blocks: tl.constexpr = TILE // BLOCK
     widths_start, words_start = starts_of(count, num_tiles, BLOCK)
@@ -59,14 +59,14 @@ def put_tile(body, count, local, num_tiles, before, end, fields, BLOCK: tl.const
 
 @triton.jit
 def starts_of(count, num_tiles, BLOCK: tl.constexpr):
-    """Return where the widths and where the words of a packed body start."""
+    """Return where the widths and the words of a packed body start."""
     widths_start = padded(4 * (num_tiles + 1))
     return widths_start, widths_start + padded((count + BLOCK - 1) // BLOCK)
 
 
 @triton.jit
 def close_body(body, count, num_tiles, total, BLOCK: tl.constexpr):
-    """Write the number of all words, and zeros wherever padding follows a part of a packed body."""
+    """Write the total number of words and all zero padding of a packed body."""
     widths_start, words_start = starts_of(count, num_tiles, BLOCK)
     num_blocks, offsets_end = (count + BLOCK - 1) // BLOCK, 4 * (num_tiles + 1)
     tl.store(body.to(tl.pointer_type(tl.int32)) + num_tiles, total.to(tl.int32))
@@ -84,9 +84,9 @@ def load_pair(words, place):
 
 @triton.jit
 def unpack_up_to_8(words, width, start, BLOCK: tl.constexpr):
-    """Return uint32 fields [blocks, BLOCK] of up to 8 bits each from word ``start[b]`` on.
+    """Return uint32 fields [blocks, BLOCK] of up to 8 bits each, from word ``start[b]`` on.
 
-    They are read by fours: two words hold them wherever they begin.
+    They are read four at a time, because two words hold four fields at any bit position.
     """
     bit = tl.arange(0, BLOCK // 4)[None, :] * (4 * width)[:, None]
     pair = load_pair(words, start[:, None] + (bit >> 5))
@@ -99,9 +99,9 @@ def unpack_up_to_8(words, width, start, BLOCK: tl.constexpr):
 
 @triton.jit
 def unpack_up_to_32(words, width, start, BLOCK: tl.constexpr):
-    """Return uint32 fields [blocks, BLOCK] of any width from word ``start[b]`` on.
+    """Return uint32 fields [blocks, BLOCK] of any width, from word ``start[b]`` on.
 
-    Both functions read one word more than the fields take.
+    This function and ``unpack_up_to_8`` read one word more than the fields take.
     """
     bit = tl.arange(0, BLOCK)[None, :] * width[:, None]
     pair = load_pair(words, start[:, None] + (bit >> 5))
@@ -114,7 +114,7 @@ def _unpack_tile(
     words, widths, num_blocks, usable, step, address, base, count, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Decode one tile whose widths are known to fit; all are taken as 0 if it is not usable."""
+    """Decode one tile whose widths are known to fit; all widths count as 0 unless it is ``usable``."""
     whole = base + TILE <= count
     done = 0
     for part in range(0, TILE // BLOCK, ROWS):
@@ -138,10 +138,10 @@ def _unpack_tile(
 
 @triton.jit
 def open_tile(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
-    """Return where words and widths of a tile lie, its blocks, and whether it is well formed.
+    """Return pointers to the words and widths of a tile, its number of blocks, and whether it is well formed.
 
-    It is not if its widths and offsets contradict each other or ``body_nbytes``; its words must not be
-    read then.
+    A tile is malformed if its widths and offsets contradict each other or ``body_nbytes``; its words must
+    not be read then.
     """
     blocks: tl.constexpr = TILE // BLOCK
     num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
@@ -168,7 +168,7 @@ def decode_tile(
 ):  # fmt: skip
     """Decode one tile of a packed body whose fixed parts are known to be present.
 
-    Sets ``status`` if it is not well formed.
+    Sets ``status`` if the tile is malformed.
     """
     words, widths, num_blocks, good = open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
     if not good:
@@ -181,14 +181,14 @@ def decode_tile(
 
 @triton.jit
 def in_order(fours):
-    """Return a tuple of the first, second, third and fourth of fours [rows, fours] as [rows * fours, 4]."""
+    """Join a tuple of the first, second, third and fourth of fours, each [rows, fours], as [rows * fours, 4]."""
     pairs = tl.join(tl.join(fours[0], fours[2]), tl.join(fours[1], fours[3]))
     return tl.reshape(pairs, [fours[0].shape[0] * fours[0].shape[1], 4])
 
 
 @triton.jit
 def _up_to_8(words, place, bit, width):
-    """Return four fields of up to 8 bits from ``bit`` on, counted from word ``place``: two words hold them."""
+    """Return four fields of up to 8 bits from ``bit`` on, counted from word ``place``; two words hold them."""
     window = (load_pair(words, place + (bit >> 5)) >> (bit & 31).to(tl.uint64)).to(tl.uint32)
     mask, shift = ((1 << width) - 1).to(tl.uint32), width.to(tl.uint32)
     second, third, fourth = window >> shift, window >> (2 * shift), window >> (3 * shift)
@@ -197,7 +197,7 @@ def _up_to_8(words, place, bit, width):
 
 @triton.jit
 def _up_to_16(words, place, bit, width):
-    """Return the same of up to 16 bits: three words hold them."""
+    """Return what ``_up_to_8`` does, for up to 16 bits; three words hold them."""
     place += bit >> 5
     first, last = load_pair(words, place), tl.load(words + place + 2).to(tl.uint64)
     shift = (bit & 31).to(tl.uint64)
@@ -211,7 +211,7 @@ def _up_to_16(words, place, bit, width):
 
 @triton.jit
 def _up_to_32(words, place, bit, width):
-    """Return one field of up to 32 bits."""
+    """Return one field of up to 32 bits from ``bit`` on, counted from word ``place``."""
     mask = tl.where(width >= 32, -1, (1 << (width & 31)) - 1).to(tl.uint32, bitcast=True)
     pair = load_pair(words, place + (bit >> 5))
     return (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32) & mask
@@ -219,9 +219,9 @@ def _up_to_32(words, place, bit, width):
 
 @triton.jit
 def unpack_fours(words, width, start, most, BLOCK: tl.constexpr):
-    """Return the fields of a tile from word ``start[b]`` on as a tuple of [blocks, BLOCK // 4]; see ``in_order``.
+    """Return the fields of a tile, from word ``start[b]`` on, as a 4-tuple of [blocks, BLOCK // 4]; see ``in_order``.
 
-    They have ``width`` bits, at most ``most``. Reads up to three words more than the fields take.
+    Fields have ``width`` bits, at most ``most``. Up to three words more than the fields take are read.
     """
     place, width = start[:, None], width[:, None]
     bit = tl.arange(0, BLOCK // 4)[None, :] * (4 * width)
@@ -239,9 +239,9 @@ def unpack_fours(words, width, start, most, BLOCK: tl.constexpr):
 
 @triton.jit
 def tile_codes(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
-    """Return the codes of a tile as ``unpack_fours`` does, 0 if it is not well formed, and whether it is.
+    """Return the codes of a tile in the form of ``unpack_fours``, 0 if it is malformed, and whether it is well formed.
 
-    By fours, which a thread holds whole: codes that are added up would lie one per thread otherwise.
+    A thread holds whole fours; without this, codes that are to be summed would lie one per thread.
     """
     words, widths, num_blocks, good = open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
     b = tl.arange(0, TILE // BLOCK)
