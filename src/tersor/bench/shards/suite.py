@@ -1,7 +1,7 @@
 """The ``shards`` suite: steps of a GPT whose ranks exchange weights and gradients over throttled links.
 
 Every rank is a process. If possible, nodes are network namespaces whose ranks share a link. All variants of the
-exchange start from the same weights and take the same steps. Times are only reported for variants whose loss
+start from the same weights and take the same steps. Times are only reported for variants whose loss
 agrees with that of float32. The variants run in turn, round after round, and the time of a round is that of its
 slowest rank. Bytes are those that the nodes' network interfaces counted.
 """

@@ -62,7 +62,7 @@ class Session:
         """Folder of the checkpoints, if any."""
         return None if self.folder is None else self.folder / "checkpoints"
 
-    def goes_on(self) -> bool:
+    def has_checkpoint_to_resume(self) -> bool:
         """True if there is a checkpoint to resume from."""
         from tersor.workloads.training.checkpoint import complete_checkpoints
 

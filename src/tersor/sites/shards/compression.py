@@ -151,7 +151,7 @@ class ShardCompression:
                 Change.EDIT if self._gathers[k].is_new else change
                 for k, change in enumerate(self._watch.snapshot_changes())
             ]
-            self._agreed = [Change(x) for x in self._levels.largest(own)]
+            self._agreed = [Change(x) for x in self._levels.elementwise_max(own)]
         elif self._watch.is_edited_since_snapshot(unit):
             raise SpecError(
                 f"the weights of {name_of(self.model, self._units[unit][0])} were changed after the pass "
