@@ -14,7 +14,7 @@ from tersor.memory import (
     check_limit,
     free_nbytes,
     lacks_memory,
-    reports_lack,
+    raises_memory_limit,
     return_free_memory,
 )
 from tests.checks import assert_rejects
@@ -111,7 +111,7 @@ def test_a_limit_is_a_number_of_bytes(limit):
 
 
 def test_what_others_raise_for_a_lack_of_memory_becomes_ours():
-    @reports_lack
+    @raises_memory_limit
     def fail(error: Exception) -> None:
         raise error
 
@@ -129,7 +129,9 @@ def test_what_others_raise_for_a_lack_of_memory_becomes_ours():
 
 
 def test_the_largest_tensor_is_refused_by_torch_in_our_words():
-    assert_rejects(lambda: reports_lack(torch.empty)(2**50, dtype=torch.uint8), MemoryLimitError)
+    assert_rejects(
+        lambda: raises_memory_limit(torch.empty)(2**50, dtype=torch.uint8), MemoryLimitError
+    )
 
 
 @pytest.mark.skipif(memory._malloc_trim() is None, reason="the allocator cannot give memory back")

@@ -13,7 +13,7 @@ from tersor.codecs import Codec, Packed, create, get
 from tersor.codecs.workspace import pack_within, unpack_within
 from tersor.container import Reader, Writer
 from tersor.errors import SpecError
-from tersor.memory import check_fits, check_limit, reports_lack
+from tersor.memory import check_fits, check_limit, raises_memory_limit
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo, check_unmasked
 
 
@@ -64,7 +64,7 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
         raise SpecError(f"arrays of {x.dtype} cannot be compressed; convert to float32") from error
 
 
-@reports_lack
+@raises_memory_limit
 def compress(
     x: torch.Tensor | np.ndarray[Any, Any],
     bound: Bound | None = None,
@@ -120,7 +120,7 @@ def decompress(
 ) -> np.ndarray[Any, Any]: ...
 
 
-@reports_lack
+@raises_memory_limit
 def decompress(
     packed: Packed,
     out: torch.Tensor | np.ndarray[Any, Any] | None = None,
@@ -169,7 +169,7 @@ def _unpack(
     return packed.codec.unpack(packed, out)
 
 
-@reports_lack
+@raises_memory_limit
 def save(
     path: str | os.PathLike[str],
     arrays: Mapping[str, torch.Tensor | np.ndarray[Any, Any]],

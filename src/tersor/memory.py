@@ -144,7 +144,7 @@ def lacks_memory(error: BaseException) -> bool:
     return "DefaultCPUAllocator" in str(error)
 
 
-def reports_lack(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def raises_memory_limit(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Make a function raise ``MemoryLimitError`` when main memory runs out.
 
     torch's error for GPU memory propagates unchanged, because training loops catch it.

@@ -44,7 +44,7 @@ def test_options_reach_the_suite_and_rows_the_file(tersor, asked):
     [config] = asked
     assert (config.num_ranks, config.ranks_per_node, config.batch) == (6, 3, 12)
     assert [str(link) for link in config.bandwidths] == ["1gbit", "100mbit"]
-    assert config.ways == ("ddp-fp32", "ddp-4-bit")
+    assert config.variants == ("ddp-fp32", "ddp-4-bit")
     rows = read_rows("r.jsonl")
     assert all(isinstance(row, ShardRow) and "bench shards" in row.command for row in rows)
     assert len(rows) == len(made_rows())

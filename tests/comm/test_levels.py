@@ -71,7 +71,7 @@ def outlives_its_world(rank: int) -> str:
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     levels.close()
-    return message_of(lambda: levels.largest([rank]))
+    return message_of(lambda: levels.elementwise_max([rank]))
 
 
 def test_levels_of_a_world_that_ended_are_closed_quietly():
@@ -96,13 +96,13 @@ def on_ranks(rank: int) -> dict[str, Any]:
         found["unequal nodes"] = str(error)
     levels = RankLevels(None, 2, CPU)
     found["received"] = levels.run(every_collective(levels.place))
-    found["largest"] = levels.largest([rank, -rank, 7])
+    found["elementwise_max"] = levels.elementwise_max([rank, -rank, 7])
     try:
         levels.run(one_failing(levels.place))
     except (ExchangeError, ValueError) as error:
         found["failed"] = type(error).__name__, str(error)
     try:
-        levels.largest([0])
+        levels.elementwise_max([0])
     except ExchangeError as error:
         found["afterwards"] = str(error)
     levels.close()
@@ -139,7 +139,7 @@ def test_one_process_receives_the_bytes_that_four_do(four_ranks):
 
 
 def test_ranks_learn_the_largest_numbers(four_ranks):
-    assert [found["largest"] for found in four_ranks] == [[3, 0, 7]] * 4
+    assert [found["elementwise_max"] for found in four_ranks] == [[3, 0, 7]] * 4
 
 
 def test_nodes_of_different_sizes_are_refused(four_ranks):

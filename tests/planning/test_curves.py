@@ -75,14 +75,14 @@ def test_beyond_the_slices_measured_ratios_fall_but_do_not_grow_and_it_is_told()
     curve = RatioCurve.of({10.0: 5.0, 1000.0: 20.0})
     assert curve.at(1) == pytest.approx(2.5)
     assert curve.at(1e6) == 20.0
-    assert [curve.is_beyond(rows) for rows in (1, 10, 500, 1000, 1e6)] == [
+    assert [curve.is_extrapolated(rows) for rows in (1, 10, 500, 1000, 1e6)] == [
         True, False, False, False, True,
     ]  # fmt: skip
 
 
 def test_a_fixed_rate_is_never_a_guess():
     curve = RatioCurve.of({10.0: 2.0, 1000.0: 2.0})
-    assert not curve.is_beyond(1)
+    assert not curve.is_extrapolated(1)
     assert curve.at(1) == 2.0
 
 

@@ -226,6 +226,10 @@ def test_costs_are_fitted_to_measurements():
     points = [(n, 2e-5 + 1e-11 * n) for n in (1 * MB, 16 * MB)]
     fixed = CodecCosts.fit(points, points, 4.0, has_sizes=False)
     assert fixed.encode.at(4 * MB) == pytest.approx(6e-5)
-    assert (fixed.ratio.at(7), fixed.ratio.is_beyond(7), fixed.has_sizes) == (4.0, False, False)
+    assert (fixed.ratio.at(7), fixed.ratio.is_extrapolated(7), fixed.has_sizes) == (
+        4.0,
+        False,
+        False,
+    )
     by_rows = CodecCosts.fit(points, points, {10.0: 5.0, 1000.0: 20.0})
     assert (by_rows.ratio.at(100), by_rows.has_sizes) == (pytest.approx(10.0), True)

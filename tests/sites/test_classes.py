@@ -9,7 +9,7 @@ from tersor.errors import SpecError
 from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay, classify
 from tersor.sites.embeddings.classes import (
     MAX_SMALL_ROWS,
-    MIN_KEPT_ROWS,
+    MIN_DISTINCT_SHARE,
     MIN_TIGHT_ROWS,
     table_stats,
 )
@@ -53,7 +53,7 @@ def test_the_size_of_a_table_decides_where_rows_stay_apart(num_rows, expected):
 
 def test_a_table_whose_rows_would_become_equal_is_tighter():
     [found] = classify([crowded()], [1000])
-    assert found.stats.kept["base"] < MIN_KEPT_ROWS
+    assert found.stats.kept["base"] < MIN_DISTINCT_SHARE
     assert found.table_class == "tight"
     assert "distinct" in found.reason
 

@@ -10,7 +10,7 @@ import torch
 
 from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.data.image_opening import open_images
-from tersor.workloads.data.images import ImageBatch, changed
+from tersor.workloads.data.images import ImageBatch, augmented
 from tersor.workloads.data.synthetic_images import SyntheticImages
 from tersor.workloads.models.alexnet import AlexNet
 from tersor.workloads.models.resnet import ResNet
@@ -124,7 +124,7 @@ def test_made_up_images_are_the_same_everywhere() -> None:
 def test_images_are_flipped_before_they_are_shifted() -> None:
     images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).view(2, 3, 4, 5)
     flips, shifts = torch.tensor([False, True]), torch.tensor([[1, -2], [0, 3]])
-    found = changed(ImageBatch(images, torch.zeros(2), flips, shifts))
+    found = augmented(ImageBatch(images, torch.zeros(2), flips, shifts))
     wanted = torch.zeros_like(images)
     wanted[0, :, 1:, :-2] = images[0, :, :-1, 2:]
     wanted[1, :, :, 3:] = images[1].flip(2)[:, :, :-3]

@@ -28,7 +28,7 @@ def failing_on_rank_1(rank: int, name: str) -> list[str]:
 
     ranks = Ranks.current()
     try:
-        ranks.together(task)
+        ranks.run_on_all(task)
     except Exception as error:  # noqa: BLE001 - both the rank's own error and what peers make of it
         # all ranks are still in step
         return [type(error).__name__, str(error), *ranks.gathered(f"rank {rank} goes on")]
@@ -53,7 +53,7 @@ def test_whatever_stops_a_rank_is_told_to_the_others(name, words):
 
 CALLS = {
     "gathered": lambda ranks: ranks.gathered(1),
-    "together": lambda ranks: ranks.together(list),
+    "run_on_all": lambda ranks: ranks.run_on_all(list),
     "add_up": lambda ranks: ranks.add_up(torch.ones(3)),
     "concatenated": lambda ranks: ranks.concatenated(torch.ones(3)),
 }

@@ -55,7 +55,7 @@ def compare(
         comparison_sentence,
         comparison_table,
         comparison_values,
-        lonely_sentences,
+        unmatched_sentences,
     )
     from tersor.bench.core.row_file import read_rows
 
@@ -68,7 +68,7 @@ def compare(
     )
     for sentence in comparison.warnings:
         screen.say(sentence)
-    words = [comparison_sentence(comparison), *lonely_sentences(comparison, names)]
+    words = [comparison_sentence(comparison), *unmatched_sentences(comparison, names)]
     has_table = every or any(pair.changed for pair in comparison.pairs)
     table = [comparison_table(comparison, names, every_pair=every)] if has_table else []
     screen.result(comparison_values(comparison), *table, *map(Text, words))

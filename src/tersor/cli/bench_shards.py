@@ -51,7 +51,7 @@ def shards(
 
     Exits with 1 when a training of ours leaves the losses of float32: its times are then not reported.
     """
-    from tersor.bench.shards.contenders import WAYS
+    from tersor.bench.shards.contenders import VARIANTS
     from tersor.bench.shards.suite import ShardsConfig, run_shards
     from tersor.workloads.network import Bandwidth
 
@@ -61,7 +61,7 @@ def shards(
         ranks_per_node=ranks_per_node,
         bandwidths=tuple(Bandwidth.parse(text) for text in names_of(bandwidth)),
         batch=0 if batch is None else batch,
-        ways=tuple(WAYS) if exchanges is None else names_of(exchanges),
+        variants=tuple(VARIANTS) if exchanges is None else names_of(exchanges),
         preset=preset,
         rounds=rounds,
     )

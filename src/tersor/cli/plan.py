@@ -144,19 +144,19 @@ def _description(
     from tersor.planning import read_cluster_file
 
     given = {name: value for name, value in options.items() if value is not None}
-    said = {} if cluster is None else read_cluster_file(cluster)
+    from_file = {} if cluster is None else read_cluster_file(cluster)
     if trace is not None:
         if "compute_ms" in given:
             raise SpecError("give --compute-ms or the --trace to take it from, not both")
-        if "allreduce_mbytes" in {**said, **given}:
+        if "allreduce_mbytes" in {**from_file, **given}:
             raise SpecError(
                 "the computing time of a --trace holds the all-reduce; give no allreduce_mbytes with it"
             )
         given = {"allreduce_mbytes": 0.0, **given, "compute_ms": computing_s(trace) * 1e3}
     for one, other in (("batch", "batch_per_rank"), ("batch_per_rank", "batch")):
         if one in given and other not in given:
-            said.pop(other, None)
-    return {**said, **given}
+            from_file.pop(other, None)
+    return {**from_file, **given}
 
 
 def _compare_batches(

@@ -12,7 +12,7 @@ import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs.bounded import check_is_bound
-from tersor.codecs.choices import CHOICES, Choice
+from tersor.codecs.choices import CHOICES, CachedChoice
 from tersor.codecs.codec import Codec, materialised
 from tersor.codecs.costs import costs_on
 from tersor.codecs.packed import Packed
@@ -147,12 +147,12 @@ class Auto(Codec):
             codec, reason = self.choose(x, self.resolve_bound(x), most_values)
             packed = codec.pack(x, chunk_values=chunk_values)
             if is_on_gpu:
-                CHOICES.put(form, Choice(codec, reason, packed.ratio))
+                CHOICES.put(form, CachedChoice(codec, reason, packed.ratio))
         else:
             codec, reason = choice.codec, choice.repeated_reason()
             packed = codec.pack(x, chunk_values=chunk_values)
             choice.num_calls += 1
-            if not choice.stands(packed.ratio):
+            if not choice.is_reusable(packed.ratio):
                 CHOICES.drop(form)
         if packed.nbytes > x.nbytes:
             # the sample compressed better than the whole tensor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tersor.codecs.codec import Codec
-from tersor.codecs.recent_forms import RecentForms
+from tersor.codecs.lru_cache import LruCache
 
 MAX_CALLS: Final = 64
 """Calls that share one choice. Trying all candidates takes as long as several calls on 256 MiB, which is a small
@@ -17,7 +17,7 @@ choice was made for."""
 
 
 @dataclass(slots=True)
-class Choice:
+class CachedChoice:
     """A codec that ``auto`` chose, with what is needed to decide whether to choose again.
 
     Attributes:
@@ -37,11 +37,11 @@ class Choice:
         calls = "call" if self.num_calls == 1 else "calls"
         return f"chosen {self.num_calls} {calls} before for this shape: {self.reason}"
 
-    def stands(self, ratio: float) -> bool:
+    def is_reusable(self, ratio: float) -> bool:
         """True if the next call may reuse the choice, given the ratio that the last one reached."""
         is_alike = abs(ratio - self.ratio) <= _MAX_DRIFT * self.ratio
         return is_alike and self.num_calls < MAX_CALLS
 
 
-CHOICES: Final[RecentForms[Choice]] = RecentForms(max_forms=1024)
+CHOICES: Final[LruCache[CachedChoice]] = LruCache(max_forms=1024)
 """Keyed by the spec of ``auto``, the shape, the dtype and the device."""

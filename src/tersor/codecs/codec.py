@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.codecs.lru_cache import LruCache
 from tersor.codecs.packed import Packed
-from tersor.codecs.recent_forms import RecentForms
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, finish_decoding, settled
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
@@ -40,9 +40,9 @@ class LastPacked(NamedTuple):
     again: Callable[[Sequence[torch.Tensor]], EncodedList | None] | None
 
 
-LAST_PACKED: Final[RecentForms[LastPacked]] = RecentForms(max_forms=1024)
+LAST_PACKED: Final[LruCache[LastPacked]] = LruCache(max_forms=1024)
 """The last calls by codec, shape, dtype, device and backend, for tensors that a GPU encodes without waiting."""
-_LAST_UNPACKED: Final[RecentForms[Undecoded]] = RecentForms(max_forms=1024)
+_LAST_UNPACKED: Final[LruCache[Undecoded]] = LruCache(max_forms=1024)
 """The last decoding calls by the same keys; ``Undecoded.again`` repeats them."""
 
 

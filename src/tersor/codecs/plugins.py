@@ -43,13 +43,13 @@ class Attempt:
         return self.error is not None
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """The type and message of the error, in one line."""
         said = " ".join(str(self.error).split())
         return f"{type(self.error).__name__}{f': {said}' if said else ''}"
 
 
-def offers(codec_id: str | None = None) -> list[EntryPoint]:
+def codec_entry_points(codec_id: str | None = None) -> list[EntryPoint]:
     """Return the codec entry points of installed packages, of one id or of all, sorted by id and package."""
     found = (
         entry_points(group=GROUP) if codec_id is None else entry_points(group=GROUP, name=codec_id)
@@ -67,7 +67,7 @@ def place_of(codec: type[Codec]) -> str:
     return f"{codec.__module__}:{codec.__qualname__}"
 
 
-def names(point: EntryPoint, codec: type[Codec]) -> bool:
+def refers_to(point: EntryPoint, codec: type[Codec]) -> bool:
     """True if an entry point refers to that class, directly or through a module that re-exports it.
 
     This never imports a module. A module that is not imported yet is assumed to define the class that it names.
@@ -94,7 +94,7 @@ def load(point: EntryPoint) -> tuple[Any, str]:
     with Attempt() as attempt:
         offered = point.load()
     if attempt.error is not None:
-        return None, f"importing {point.value!r} raised {attempt.words}"
+        return None, f"importing {point.value!r} raised {attempt.message}"
     fault = fault_of(offered)
     if not fault and offered.codec_id != point.name:
         fault = f"its codec_id is {offered.codec_id!r}; the entry point must have the same name"

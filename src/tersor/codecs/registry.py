@@ -41,12 +41,12 @@ def register(codec: _CodecType) -> _CodecType:
 
 def codec_ids() -> list[str]:
     """Return the sorted ids of all codecs, including plug-ins, which are not imported."""
-    return sorted(_codecs.keys() | {point.name for point in plugins.offers()})
+    return sorted(_codecs.keys() | {point.name for point in plugins.codec_entry_points()})
 
 
 def usable_codecs() -> tuple[list[type[Codec]], list[str]]:
     """Import all plug-ins; return the codecs sorted by id, and a sentence for each plug-in that cannot be used."""
-    problems = [_adopt(point) for point in plugins.offers()]
+    problems = [_adopt(point) for point in plugins.codec_entry_points()]
     return [_codecs[codec_id] for codec_id in sorted(_codecs)], [p for p in problems if p]
 
 
@@ -66,7 +66,9 @@ def get(codec_id: str) -> type[Codec]:
     if codec_id in _codecs:
         _warn_of_taken_ids()
         return _codecs[codec_id]
-    problems = [problem for point in plugins.offers(codec_id) if (problem := _adopt(point))]
+    problems = [
+        problem for point in plugins.codec_entry_points(codec_id) if (problem := _adopt(point))
+    ]
     if codec_id not in _codecs:
         raise UnknownCodecError(problems[0]) if problems else _unknown(codec_id)
     for problem in problems:
@@ -93,7 +95,7 @@ def _adopt(point: EntryPoint) -> str:
 def _taken(point: EntryPoint) -> str:
     """Return a sentence if another class has the id of a plug-in; empty if none has."""
     known = _codecs.get(point.name)
-    if known is None or plugins.names(point, known):
+    if known is None or plugins.refers_to(point, known):
         return ""
     return plugins.unusable(point, f"its id is taken by {plugins.place_of(known)}")
 
@@ -101,7 +103,7 @@ def _taken(point: EntryPoint) -> str:
 @cache
 def _warn_of_taken_ids() -> None:
     """Warn of plug-ins whose ids are taken, once per process: scanning the installed packages takes about 10 ms."""
-    for point in plugins.offers():
+    for point in plugins.codec_entry_points():
         problem = _taken(point)
         if problem:
             _warn(problem)

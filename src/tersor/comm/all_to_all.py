@@ -106,16 +106,16 @@ class AllToAll:
         if known is None:
             with self.group.abort_on_error(), watch.phase("sizes", device):
                 comparison.check()
-                sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
+                sizes, headers = self._exchange_headers(outgoing, used, batch.sizes, widths, device)
                 if rows is not None:
-                    _check_rows(heads, rows)
+                    _check_rows(headers, rows)
         else:
-            sizes, heads = known
+            sizes, headers = known
             with self.group.abort_on_error(), watch.phase("payload", device):
                 comparison.check()
                 _check_fixed(used, batch.sizes, chunks)
         with self.group.abort_on_error(), watch.phase("payload", device):
-            send, receive = _totals(sizes, heads, lengths)
+            send, receive = _totals(sizes, headers, lengths)
             _check_total(send, receive)
             received = torch.empty(sum(receive), dtype=torch.uint8, device=device)
             # the buffer of an empty batch is on the CPU
@@ -123,7 +123,7 @@ class AllToAll:
             with self.group.explained("exchange of payloads"):
                 operation = self.group.all_to_all(received, payload, receive, send)
         sent = [Volume(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
-        return Transfer(self, operation, payload, received, heads, widths, sent, watch)
+        return Transfer(self, operation, payload, received, headers, widths, sent, watch)
 
     def _known_sizes(
         self,
@@ -132,18 +132,18 @@ class AllToAll:
         rows: Sequence[Sequence[int]] | None,
         codec: Codec | None,
     ) -> tuple[list[int], list[list[ChunkHeader]]] | None:
-        """Return what ``_exchange_heads`` would, if it can be computed locally; else None."""
+        """Return what ``_exchange_headers`` would, if it can be computed locally; else None."""
         if codec is None or codec.size_kind != "fixed" or rows is None:
             return None
         number = self._numbers[format_of(codec)]
-        heads = [
+        headers = [
             [ChunkHeader(codec.max_nbytes(shape, self.dtype), shape[0], number)
              for shape in zip(*peer, strict=True)]
             for peer in zip(rows, widths, strict=True)
         ]  # fmt: skip
-        return [codec.max_nbytes(tuple(chunk.shape), self.dtype) for chunk in chunks], heads
+        return [codec.max_nbytes(tuple(chunk.shape), self.dtype) for chunk in chunks], headers
 
-    def _exchange_heads(
+    def _exchange_headers(
         self,
         outgoing: Sequence[Sequence[torch.Tensor]],
         codecs: Sequence[Codec],
@@ -164,25 +164,27 @@ class AllToAll:
             # the host waits for the device here, and in ``Batch.completed`` if a codec has a second pass
             numbers = torch.cat([sizes.to(device), came]).tolist()
         own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
-        heads = [
+        headers = [
             [self._checked(ChunkHeader(next(rest), next(rest), next(rest)), source, width)
              for width in peer]
             for source, peer in enumerate(widths)
         ]  # fmt: skip
-        return own, heads
+        return own, headers
 
-    def _checked(self, head: ChunkHeader, source: int, width: int) -> ChunkHeader:
+    def _checked(self, header: ChunkHeader, source: int, width: int) -> ChunkHeader:
         """Reject a header that no sender writes, before anything is allocated for it."""
-        possible = 0 <= head.format < len(self.formats) and head.rows >= 0 and head.nbytes >= 0
-        if possible and head.rows * width < 2**40:
-            most = self.formats[head.format].max_nbytes((head.rows, width), self.dtype)
-            possible = head.nbytes <= most
+        possible = (
+            0 <= header.format < len(self.formats) and header.rows >= 0 and header.nbytes >= 0
+        )
+        if possible and header.rows * width < 2**40:
+            most = self.formats[header.format].max_nbytes((header.rows, width), self.dtype)
+            possible = header.nbytes <= most
         if not possible:
             raise CorruptDataError(
-                f"rank {source} announced an impossible chunk: {head.nbytes} bytes for "
-                f"{head.rows} rows in format {head.format}"
+                f"rank {source} announced an impossible chunk: {header.nbytes} bytes for "
+                f"{header.rows} rows in format {header.format}"
             )
-        return head
+        return header
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class Transfer:
     operation: InFlight
     payload: torch.Tensor
     received: torch.Tensor
-    heads: list[list[ChunkHeader]]
+    headers: list[list[ChunkHeader]]
     widths: Sequence[Sequence[int]]
     sent: list[Volume]
     watch: Stopwatch
@@ -224,28 +226,28 @@ class Transfer:
     def _decoded(self) -> list[list[torch.Tensor]]:
         payloads, infos, codecs = [], [], []
         start = 0
-        for source, (heads, widths) in enumerate(zip(self.heads, self.widths, strict=True)):
-            offsets = frame_offsets([head.nbytes for head in heads]).tolist()
-            for head, width, offset in zip(heads, widths, offsets, strict=False):
-                payload = self.received[start + offset : start + offset + head.nbytes]
+        for source, (headers, widths) in enumerate(zip(self.headers, self.widths, strict=True)):
+            offsets = frame_offsets([header.nbytes for header in headers]).tolist()
+            for header, width, offset in zip(headers, widths, offsets, strict=False):
+                payload = self.received[start + offset : start + offset + header.nbytes]
                 try:
-                    check_payload_size(payload, head.rows * width)
+                    check_payload_size(payload, header.rows * width)
                 except CorruptDataError as error:
                     raise CorruptDataError(f"rank {source} sent too little: {error}") from error
                 payloads.append(payload)
-                infos.append(TensorInfo((head.rows, width), self.wire.dtype))
-                codecs.append(self.wire.formats[head.format])
+                infos.append(TensorInfo((header.rows, width), self.wire.dtype))
+                codecs.append(self.wire.formats[header.format])
             start += offsets[-1]
         chunks = iter(decode_batch(Batch.of(payloads), infos, codecs))
-        return [[next(chunks) for _ in heads] for heads in self.heads]
+        return [[next(chunks) for _ in headers] for headers in self.headers]
 
 
-def _check_rows(heads: Sequence[Sequence[ChunkHeader]], rows: Sequence[Sequence[int]]) -> None:
-    for source, (peer, wanted) in enumerate(zip(heads, rows, strict=True)):
-        for head, expected in zip(peer, wanted, strict=True):
-            if head.rows != expected:
+def _check_rows(headers: Sequence[Sequence[ChunkHeader]], rows: Sequence[Sequence[int]]) -> None:
+    for source, (peer, wanted) in enumerate(zip(headers, rows, strict=True)):
+        for header, expected in zip(peer, wanted, strict=True):
+            if header.rows != expected:
                 raise CorruptDataError(
-                    f"rank {source} announced a chunk of {head.rows} rows, {expected} are expected"
+                    f"rank {source} announced a chunk of {header.rows} rows, {expected} are expected"
                 )
 
 
@@ -259,18 +261,18 @@ def _check_fixed(
 
 
 def _totals(
-    sizes: Sequence[int], heads: Sequence[Sequence[ChunkHeader]], lengths: Sequence[int]
+    sizes: Sequence[int], headers: Sequence[Sequence[ChunkHeader]], lengths: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return the frame bytes sent to each peer, and those received from each.
 
     Args:
         sizes: bytes of all outgoing payloads, grouped by peer.
-        heads: per source, the headers of incoming chunks.
+        headers: per source, the headers of incoming chunks.
         lengths: number of payloads for each peer.
     """
     rest = iter(sizes)
     outgoing = [[next(rest) for _ in range(length)] for length in lengths]
-    incoming = [[head.nbytes for head in peer] for peer in heads]
+    incoming = [[header.nbytes for header in peer] for peer in headers]
     send, receive = (
         [int(frame_offsets(peer)[-1]) for peer in frames] for frames in (outgoing, incoming)
     )

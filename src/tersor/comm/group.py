@@ -279,7 +279,7 @@ class RankGroup:
         gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return self._started(gather(received, sent, group=self._group, async_op=True))
 
-    def largest(self, numbers: Sequence[int]) -> list[int]:
+    def elementwise_max(self, numbers: Sequence[int]) -> list[int]:
         """Return the elementwise maximum over all ranks; the host waits for peers, not for its device."""
         found = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)

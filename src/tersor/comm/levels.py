@@ -142,10 +142,10 @@ class RankLevels:
                 with group.explained(phase):
                     start(step.received.view(-1), step.sent.view(-1)).wait()
 
-    def largest(self, numbers: Sequence[int], phase: str = "agreement") -> list[int]:
+    def elementwise_max(self, numbers: Sequence[int], phase: str = "agreement") -> list[int]:
         """Return the elementwise maximum over all ranks; a collective call of the hosts."""
         with self._groups["all"].guarded(phase):
-            return self._groups["all"].largest(numbers)
+            return self._groups["all"].elementwise_max(numbers)
 
     def close(self) -> None:
         """Leave all groups; pending collectives of peers fail at once."""

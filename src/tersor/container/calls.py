@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from tersor.codecs.codec import Codec, check_num_values, checked_out
-from tersor.codecs.recent_forms import RecentForms
+from tersor.codecs.lru_cache import LruCache
 from tersor.codecs.registry import check_is_codec
 from tersor.container.batch import Batch
 from tersor.container.new_tensors import NewTensors
@@ -77,7 +77,7 @@ class ListForm:
         self.encode_again = encoded.again if is_repeatable else None
 
 
-_KNOWN: Final[RecentForms[list[ListForm]]] = RecentForms(max_forms=256)
+_KNOWN: Final[LruCache[list[ListForm]]] = LruCache(max_forms=256)
 """Forms of lists that passed all checks, most recent first, keyed by the ids of their codecs."""
 
 

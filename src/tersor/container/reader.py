@@ -35,7 +35,7 @@ from tersor.errors import (
     UnsupportedVersionError,
 )
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
-from tersor.memory import check_fits, check_limit, reports_lack
+from tersor.memory import check_fits, check_limit, raises_memory_limit
 from tersor.raw_bytes import checksum_of, padded
 
 _ABOUT_THE_FILE = (CorruptDataError, MemoryLimitError, UnknownCodecError, UnsupportedVersionError)
@@ -108,7 +108,7 @@ class Reader:
         """The index entry of each array, by name, in file order."""
         return MappingProxyType(self._entries)
 
-    @reports_lack
+    @raises_memory_limit
     def read(self, name: str, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode one array into ``out`` (same shape and dtype, on the CPU) or into a new tensor.
 
@@ -128,7 +128,7 @@ class Reader:
             self._decode(entry, index, flat[chunk.start : chunk.stop].view(chunk.shape))
         return target if out is None else copy_if_strided(target, out)
 
-    @reports_lack
+    @raises_memory_limit
     def read_chunk(self, name: str, index: int) -> torch.Tensor:
         """Decode one chunk: values ``[start, stop)`` of ``arrays[name].plan[index]``.
 
@@ -154,7 +154,7 @@ class Reader:
         """Decode the chunks of one array in order, holding one at a time."""
         return (self.read_chunk(name, index) for index in range(len(self._entry(name).sections)))
 
-    @reports_lack
+    @raises_memory_limit
     def read_packed(self, name: str) -> Packed:
         """Return one array without decoding it; its checksums are verified."""
         entry = self._entry(name)
@@ -165,7 +165,7 @@ class Reader:
             entry.info, entry.codec, payloads, entry.chunk_values, entry.error_bound, entry.reason
         )
 
-    @reports_lack
+    @raises_memory_limit
     def verify(self) -> None:
         """Read all payloads once and verify their checksums; decodes nothing.
 

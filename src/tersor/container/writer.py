@@ -20,7 +20,7 @@ from tersor.codecs.registry import check_is_codec
 from tersor.container.header import ALIGNMENT, Section, pack_end, pack_preamble
 from tersor.container.index import array_entry, fits_index, join_index, num_marks
 from tersor.errors import SpecError
-from tersor.memory import reports_lack
+from tersor.memory import raises_memory_limit
 from tersor.raw_bytes import checksum_of
 from tersor.types import TensorInfo, checked_error_bound
 
@@ -95,7 +95,7 @@ class Writer:
             self._write(pack_end(self._offset, self._sections, index))
             self._stream.flush()
 
-    @reports_lack
+    @raises_memory_limit
     def add(
         self,
         name: str,
@@ -136,7 +136,7 @@ class Writer:
             reason=reason or why,
         )
 
-    @reports_lack
+    @raises_memory_limit
     def add_chunks(
         self,
         name: str,
@@ -175,7 +175,7 @@ class Writer:
         payloads = (codec.pack_chunk(x, error_bound) for x in checked)
         self._add(name, info, codec, chunk_values, error_bound, reason, metadata, payloads)
 
-    @reports_lack
+    @raises_memory_limit
     def add_packed(
         self, name: str, packed: Packed, metadata: Mapping[str, str] | None = None
     ) -> None:

@@ -147,6 +147,6 @@ class RatioCurve:
         slope = log(y1 / y0) / log(x1 / x0)
         return y0 * exp(slope * log(rows / x0))
 
-    def is_beyond(self, rows: float) -> bool:
+    def is_extrapolated(self, rows: float) -> bool:
         """Return True if ``rows`` is outside the measured range of a curve that is not flat."""
         return not self.is_flat and not self.points[0][0] <= rows <= self.points[-1][0]

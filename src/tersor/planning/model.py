@@ -98,9 +98,9 @@ class Prediction:
         return self.compute_s + self.transfers_s - self.hidden_s + self.shared_s
 
     @property
-    def is_beyond(self) -> bool:
+    def is_extrapolated(self) -> bool:
         """True if a ratio was extrapolated beyond the measurements."""
-        return any(one.is_beyond for one in self.phases.values())
+        return any(one.is_extrapolated for one in self.phases.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -94,7 +94,7 @@ class Transport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phases:
-    """Predicted seconds of one transfer; ``is_beyond`` if the ratio is extrapolated."""
+    """Predicted seconds of one transfer; ``is_extrapolated`` if the ratio is extrapolated."""
 
     encode_s: float = 0.0
     sizes_s: float = 0.0
@@ -102,7 +102,7 @@ class Phases:
     decode_s: float = 0.0
     rest_s: float = 0.0
     ratio: float
-    is_beyond: bool
+    is_extrapolated: bool
 
     @property
     def total_s(self) -> float:
@@ -192,10 +192,13 @@ class Transfer:
         """Return the phases of all ``count`` collectives; the module docstring has the formula."""
         costs, transport = self.costs, self.transport
         group, members = self.scope.group(cluster, num_ranks)
-        ratio, is_beyond = costs.ratio.at(self.slice_rows), costs.ratio.is_beyond(self.slice_rows)
+        ratio, is_extrapolated = (
+            costs.ratio.at(self.slice_rows),
+            costs.ratio.is_extrapolated(self.slice_rows),
+        )
         if members == 1:
             # a single rank sends nothing
-            return Phases(ratio=ratio, is_beyond=is_beyond)
+            return Phases(ratio=ratio, is_extrapolated=is_extrapolated)
         passes = self.collective.num_passes
         delay_s = latency_s(self.collective, self.used_pattern, group, members)
         fixed_s = passes * transport.payload_s + (0.0 if costs.has_sizes else transport.unready_s)
@@ -211,7 +214,7 @@ class Transfer:
             decode_s=self.count * sum(costs.decode.at(nbytes) for nbytes in decoded),
             rest_s=self.count * transport.rest.get(self.name, Line()).at(self.nbytes),
             ratio=ratio,
-            is_beyond=is_beyond,
+            is_extrapolated=is_extrapolated,
         )
 
 

@@ -242,7 +242,7 @@ def _problems(
             variant = codec if bound is None else replace(codec, bound=bound)  # type: ignore[call-arg]
             dtypes = [dtype for dtype in DTYPE_NAMES if variant.supports(dtype)]
         if attempt.error is not None:
-            yield f"{'' if bound is None else f'{bound}: '}it raised {attempt.words}"
+            yield f"{'' if bound is None else f'{bound}: '}it raised {attempt.message}"
             continue
         for dtype in dtypes:
             tensors = inputs(dtype) if dtype in FLOAT_DTYPES else integers(dtype)
@@ -265,4 +265,4 @@ def _problem(check: Callable[..., object], *arguments: Any) -> str:
         return ""
     if isinstance(attempt.error, AssertionError):
         return " ".join(str(attempt.error).split())
-    return f"it raised {attempt.words}"
+    return f"it raised {attempt.message}"

@@ -52,7 +52,7 @@ class Ranks:
         """Return the values of all ranks, in rank order; a collective call."""
         return [value] if self.world_size == 1 else gathered(value, None)
 
-    def together(self, task: Callable[[], _T]) -> _T:
+    def run_on_all(self, task: Callable[[], _T]) -> _T:
         """Run a task on every rank and return its local result; a collective call.
 
         If the task fails on this rank, its own error is raised.
@@ -151,7 +151,7 @@ def _ending_with_torchrun() -> Iterator[None]:
 
 @contextmanager
 def lost_peers_explained(
-    rank: int, raised: type[RuntimeError] = RuntimeError, says: str = ""
+    rank: int, raised: type[RuntimeError] = RuntimeError, message_part: str = ""
 ) -> Iterator[None]:
     """Translate the error that a backend raises when a peer is gone.
 
@@ -159,7 +159,7 @@ def lost_peers_explained(
         rank: of this process.
         raised: error class of the backend. gloo has no class of its own, so with the default the block
             must contain nothing but calls of the backend.
-        says: text that every message of the backend contains; required if the block also computes.
+        message_part: text that every message of the backend contains; required if the block also computes.
 
     Raises:
         ExchangeError: the block raised such an error.
@@ -169,7 +169,7 @@ def lost_peers_explained(
     except TersorError:
         raise
     except raised as error:
-        if says not in str(error):
+        if message_part not in str(error):
             raise
         raise ExchangeError(
             f"rank {rank} lost the others: one of them left, failed or timed out; look for the first "

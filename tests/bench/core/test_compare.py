@@ -10,7 +10,7 @@ from tersor.bench.core.compare_tables import (
     comparison_sentence,
     comparison_table,
     comparison_values,
-    lonely_sentences,
+    unmatched_sentences,
 )
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.timing import Percentiles
@@ -78,7 +78,7 @@ def test_rows_of_two_builds_are_the_same_measurement_and_other_threads_are_not()
     assert comparison.warnings == [
         "numbers of threads are 1 in A and 1, 2 in B; only equal numbers are compared"
     ]
-    assert lonely_sentences(comparison, ("a", "b")) == [
+    assert unmatched_sentences(comparison, ("a", "b")) == [
         "only in a: kernels rows",
         "only in b: kernels flat",
     ]

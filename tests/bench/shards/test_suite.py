@@ -27,7 +27,7 @@ def _allowed() -> bool:
 @pytest.mark.parametrize(
     "change",
     [{"num_ranks": 1}, {"num_ranks": 65}, {"ranks_per_node": 0}, {"ranks_per_node": 4},
-     {"ranks_per_node": 3}, {"batch": 3}, {"preset": "huge"}, {"ways": ("zip",)}, {"ways": ()},
+     {"ranks_per_node": 3}, {"batch": 3}, {"preset": "huge"}, {"variants": ("zip",)}, {"variants": ()},
      {"rounds": 0}, {"bandwidths": ()}],
 )  # fmt: skip
 def test_an_impossible_plan_is_refused(change):
@@ -36,7 +36,7 @@ def test_an_impossible_plan_is_refused(change):
 
 
 def test_float32_of_the_same_wrapper_is_always_measured():
-    assert ShardsConfig(ways=("ddp-4-bit",)).ways == ("ddp-fp32", "ddp-4-bit")
+    assert ShardsConfig(variants=("ddp-4-bit",)).variants == ("ddp-fp32", "ddp-4-bit")
     assert ShardsConfig().batch == 4
 
 
@@ -59,12 +59,12 @@ def test_links_carry_the_bits_that_are_promised():
     """Read from the links' counters, with 2 nodes of 2 ranks and a small model."""
     if not _allowed():
         pytest.skip("needs namespaces and tbf")
-    ways = ("fsdp-fp32", "fsdp-two-hop", "fsdp-4-bit-node", "ddp-4-bit")
-    config = replace(ShardsConfig(ways=ways), preset="2M", rounds=1)
+    variants = ("fsdp-fp32", "fsdp-two-hop", "fsdp-4-bit-node", "ddp-4-bit")
+    config = replace(ShardsConfig(variants=variants), preset="2M", rounds=1)
     outcome = run_shards(config)
     rows = {row.codec: row for row in outcome.rows if isinstance(row, ShardRow)}
     assert not outcome.refusals
-    assert list(rows) == list(config.ways)
+    assert list(rows) == list(config.variants)
     # 4 + 32 / 2048 bits, shards padded to whole groups, and headers of TCP: within a tenth above
     assert 4.0156 <= rows["fsdp-4-bit-node"].bits_per_weight < 4.0156 * 1.1
     assert 4.25 <= rows["fsdp-4-bit-node"].bits_per_gradient < 4.25 * 1.1
@@ -88,7 +88,7 @@ def test_loopback_is_measured_once_and_every_row_says_so(monkeypatch):
 
     monkeypatch.setattr(opening, "check_available", refuse)
     links = (Bandwidth(10**8), Bandwidth(10**9))
-    config = ShardsConfig(bandwidths=links, ways=("ddp-fp32", "ddp-powersgd"))
+    config = ShardsConfig(bandwidths=links, variants=("ddp-fp32", "ddp-powersgd"))
     outcome = run_shards(config.smoke())
     assert [row.codec for row in outcome.rows] == ["ddp-fp32", "ddp-powersgd"]
     assert all("not throttled" in row.note for row in outcome.rows)
@@ -105,7 +105,7 @@ def _answer(loss: float) -> dict[str, object]:
 
 @pytest.mark.parametrize("loss", [6.0, float("nan"), float("inf")])
 def test_a_training_that_leaves_the_losses_of_float32_is_refused(loss):
-    config = ShardsConfig(ways=("fsdp-4-bit", "fsdp-bf16"))
+    config = ShardsConfig(variants=("fsdp-4-bit", "fsdp-bf16"))
     answers = [
         {"fsdp-fp32": _answer(5.0), "fsdp-bf16": _answer(loss), "fsdp-4-bit": _answer(loss)}
         for _ in range(4)

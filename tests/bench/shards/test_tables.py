@@ -8,7 +8,7 @@ from tersor.bench.core.row_file import RowFile, read_rows
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.shard_times import ShardPart
 from tersor.bench.report import build_report, read_runs
-from tersor.bench.shards.contenders import OURS, WAYS, described, make_way
+from tersor.bench.shards.contenders import OURS, VARIANTS, described, make_variant
 from tersor.bench.shards.tables import SHARD_COLUMNS, shard_cells, shard_goals, shards_block
 from tersor.bench.sites import report_sections, site_tables
 from tersor.errors import SpecError
@@ -78,11 +78,11 @@ def test_the_terminal_a_page_and_a_report_show_the_rows(tmp_path):
 
 
 def test_every_way_has_options_that_a_row_can_hold():
-    assert set(OURS) < set(WAYS)
-    specs = [str(described(make_way(name))) for name in WAYS]
+    assert set(OURS) < set(VARIANTS)
+    specs = [str(described(make_variant(name))) for name in VARIANTS]
     assert len(set(specs)) == len(specs)
     with pytest.raises(SpecError, match="fsdp-4-bit"):
-        make_way("zip")
+        make_variant("zip")
 
 
 def test_a_part_without_links_is_kept():

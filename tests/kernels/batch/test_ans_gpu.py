@@ -51,7 +51,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ans_quantize, "VALUES_PER_STEP", TILE // 2)
     # so that tensors of a few tiles and blocks take several steps of their loops
     monkeypatch.setattr(ans_plan, "_TILES_PER_STEP", 2)
-    monkeypatch.setattr(rans_list, "_SUMMED", 2)
+    monkeypatch.setattr(rans_list, "_BLOCKS_PER_STEP", 2)
 
 
 def inputs(dtype: torch.dtype) -> list[Tensor]:

@@ -29,7 +29,7 @@ pytestmark = MARKS
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let streams of a few blocks take several steps of the loop that adds up their words."""
-    monkeypatch.setattr(rans_list, "_SUMMED", 2)
+    monkeypatch.setattr(rans_list, "_BLOCKS_PER_STEP", 2)
 
 
 GUARD = 0x5A

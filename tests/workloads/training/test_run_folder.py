@@ -19,11 +19,11 @@ from tersor.workloads.training import run_folder
 from tersor.workloads.training.checkpoint import (
     complete_checkpoints,
     last_step,
-    remove_leavings,
+    remove_leftovers,
     resume,
     save_checkpoint,
 )
-from tersor.workloads.training.run_folder import held
+from tersor.workloads.training.run_folder import locked_run_folder
 from tests.arch.source_files import REPOSITORY
 from tests.sites.ranks import Failure, returned, run_ranks
 from tests.workloads.dlrm.test_run import SOURCE, config
@@ -33,8 +33,8 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from tersor.workloads.ranks import Ranks
-from tersor.workloads.training.run_folder import held
-with held(Path(sys.argv[1]), Ranks(0, 1), shared=True):
+from tersor.workloads.training.run_folder import locked_run_folder
+with locked_run_folder(Path(sys.argv[1]), Ranks(0, 1), shared=True):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -47,19 +47,19 @@ def impatient(monkeypatch):
 
 def test_a_second_run_is_refused_while_the_first_lives(tmp_path, impatient):
     folder = tmp_path / "run"
-    with held(folder, ALONE, shared=True):
+    with locked_run_folder(folder, ALONE, shared=True):
         pid = json.loads((folder / "rank-0.lock").read_text())["pid"]
         words = rf"in use by another run \(process {pid} on .* is its rank 0\); wait until"
-        with pytest.raises(SpecError, match=words), held(folder, ALONE, shared=True):
+        with pytest.raises(SpecError, match=words), locked_run_folder(folder, ALONE, shared=True):
             pass
         (folder / "log.jsonl").write_text("")
-    with held(folder, ALONE, shared=True):
+    with locked_run_folder(folder, ALONE, shared=True):
         pass
     assert [path.name for path in folder.iterdir()] == ["log.jsonl"]
 
 
 def test_a_folder_made_for_nothing_goes(tmp_path):
-    with held(tmp_path / "run", ALONE, shared=False):
+    with locked_run_folder(tmp_path / "run", ALONE, shared=False):
         assert (tmp_path / "run").is_dir()
     assert not (tmp_path / "run").exists()
 
@@ -68,7 +68,7 @@ def test_a_rank_that_lives_on_keeps_a_run_with_fewer_ranks_out(tmp_path, impatie
     with (
         run_folder._locked(tmp_path, 3, "earlier"),
         pytest.raises(SpecError, match="is its rank 3"),
-        held(tmp_path, ALONE, shared=True),
+        locked_run_folder(tmp_path, ALONE, shared=True),
     ):
         pass
 
@@ -81,17 +81,20 @@ def test_a_killed_run_keeps_nobody_out(tmp_path, impatient):
         env={"PYTHONPATH": str(REPOSITORY / "src")},
     ) as process:
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(SpecError, match=str(process.pid)), held(tmp_path, ALONE, shared=True):
+        with (
+            pytest.raises(SpecError, match=str(process.pid)),
+            locked_run_folder(tmp_path, ALONE, shared=True),
+        ):
             pass
         process.kill()
     assert (tmp_path / "rank-0.lock").exists()
-    with held(tmp_path, ALONE, shared=True):
+    with locked_run_folder(tmp_path, ALONE, shared=True):
         pass
     assert not (tmp_path / "rank-0.lock").exists()
 
 
 def in_their_own_folders(rank: int, folder: str) -> None:
-    with held(Path(folder) / str(rank), Ranks.current(), shared=True):
+    with locked_run_folder(Path(folder) / str(rank), Ranks.current(), shared=True):
         raise AssertionError
 
 
@@ -106,7 +109,7 @@ def test_ranks_that_see_different_folders_all_stop(tmp_path):
 
 def in_one_folder(rank: int, folder: str) -> list[str]:
     ranks = Ranks.current()
-    with held(Path(folder), ranks, shared=True):
+    with locked_run_folder(Path(folder), ranks, shared=True):
         ranks.gathered(None)
         found = sorted(path.name for path in Path(folder).iterdir())
         ranks.gathered(None)
@@ -242,7 +245,7 @@ def test_what_killed_runs_left_goes_and_nothing_else(tmp_path):
     ):  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    remove_leavings(tmp_path)
+    remove_leftovers(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["step-000000001/complete.json", "step-000000001/rank-0.tsr", "step-notes/mine"]
 
@@ -256,5 +259,5 @@ def test_a_folder_of_someone_else_is_no_checkpoint(tmp_path):
     assert complete_checkpoints(tmp_path) == [tmp_path / "step-000000001"]
     assert last_step(tmp_path) == 1
     assert resume(DlrmRun(config(), SOURCE), tmp_path) == 1
-    remove_leavings(tmp_path)
+    remove_leftovers(tmp_path)
     assert (tmp_path / "step-notes/.tersor-1.tmp").exists()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tersor.bench.activations.contenders import LOSSLESS
-from tersor.bench.activations.tables import StepPlace, score_of, step_places
+from tersor.bench.activations.tables import StepGroup, score_of, step_groups
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ActivationRow, ResultRow
 
@@ -26,7 +26,7 @@ class _Asked:
     device: str | None
     batch: int | None
     target: float
-    value: Callable[[StepPlace, ActivationRow], float | None]
+    value: Callable[[StepGroup, ActivationRow], float | None]
     counts: Callable[[ActivationRow], bool]
     at_most: bool = False
 
@@ -39,7 +39,7 @@ def _is_small(row: ActivationRow) -> bool:
     return row.ratio >= _LEAST_RATIO
 
 
-def _floats_ratio(_place: StepPlace, row: ActivationRow) -> float | None:
+def _floats_ratio(_group: StepGroup, row: ActivationRow) -> float | None:
     saved = row.activations.saved
     return None if saved is None else saved.floats_ratio
 
@@ -51,36 +51,36 @@ _ASKED: Final = (
     ),
     _Asked(
         "resnet34 at 224 pixels, batch 256: peak 5 times lower at score 0.97", "resnet34-224", "cuda", 256,
-        5.0, StepPlace.peak_gain, _is_alike,
+        5.0, StepGroup.peak_gain, _is_alike,
     ),
     _Asked(
         "resnet34 at 224 pixels, batch 256: step at most 15 % longer at score 0.97", "resnet34-224", "cuda",
-        256, 15.0, StepPlace.overhead_percent, _is_alike, at_most=True,
+        256, 15.0, StepGroup.overhead_percent, _is_alike, at_most=True,
     ),
     _Asked(
         "gpt-125M: step at most 20 % longer at 10 times", "gpt-125M", "cuda", None, 20.0,
-        StepPlace.overhead_percent, _is_small, at_most=True,
+        StepGroup.overhead_percent, _is_small, at_most=True,
     ),
     _Asked(
         "resnet34 on a CPU: peak 2 times lower at score 0.97", "resnet34", "cpu", None, 2.0,
-        StepPlace.peak_gain, _is_alike,
+        StepGroup.peak_gain, _is_alike,
     ),
 )  # fmt: skip
 
 
 def step_goals(rows: Iterable[ResultRow]) -> list[Goal]:
     """Judge the goals for steps; our best contender decides."""
-    places = list(step_places(rows))
-    return [_goal(places, asked) for asked in _ASKED]
+    groups = list(step_groups(rows))
+    return [_goal(groups, asked) for asked in _ASKED]
 
 
-def _goal(places: Iterable[StepPlace], asked: _Asked) -> Goal:
+def _goal(groups: Iterable[StepGroup], asked: _Asked) -> Goal:
     found = [
-        (value, f"{row.codec} on {place.name}")
-        for place in places
-        for row in place.rows.values()
+        (value, f"{row.codec} on {group.name}")
+        for group in groups
+        for row in group.rows.values()
         if not row.peer and row.codec != LOSSLESS and _is_asked(row, asked) and asked.counts(row)
-        if (value := asked.value(place, row)) is not None
+        if (value := asked.value(group, row)) is not None
     ]
     measured, detail = (min if asked.at_most else max)(found, default=(None, "no such rows"))
     return Goal(asked.name, asked.target, measured, detail, asked.at_most)

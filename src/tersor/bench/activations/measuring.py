@@ -16,7 +16,7 @@ from tersor.bench.core.resident import (
     resident_nbytes,
 )
 
-LARGE_IN_MAPS: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+MALLOC_ENVIRONMENT: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Environment in which glibc returns freed tensors at once, so that resident memory is what is held."""
 
 
@@ -61,7 +61,7 @@ def step_memory(case: Case, forward: Forward) -> Memory:
     """Measure the memory of a step beyond what was allocated before it, after a warm-up step.
 
     On CUDA, this uses the allocator's counters. On the CPU, it uses the resident memory of the process.
-    Nothing else may then run in the process, and ``LARGE_IN_MAPS`` must be in its environment.
+    Nothing else may then run in the process, and ``MALLOC_ENVIRONMENT`` must be in its environment.
     """
     case.step(forward)
     return _device_memory(case, forward) if case.device.type == "cuda" else _resident(case, forward)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tersor.bench.activations.contenders import LOSSLESS
-from tersor.bench.activations.tables import STEP_COLUMNS, StepPlace, step_cells, step_places
+from tersor.bench.activations.tables import STEP_COLUMNS, StepGroup, step_cells, step_groups
 from tersor.bench.activations.trainings import (
     TRAINING_COLUMNS,
     activation_trainings,
@@ -32,46 +32,46 @@ def steps_section(run: Run, _links: Links) -> Section | None:
     if not rows:
         return None
     section = Section(_sentence(rows)).heading("What waits for backward")
-    for place in step_places(rows):
-        section.show(*_step_figures(run.name, place))
+    for group in step_groups(rows):
+        section.show(*_step_figures(run.name, group))
     return section.table("Steps", STEP_COLUMNS, step_cells(rows))
 
 
 def _sentence(rows: Sequence[ActivationRow]) -> str:
     gains = [
-        (gain, row.codec, place.name)
-        for place in step_places(rows)
-        for row in place.rows.values()
-        if not row.peer and row.codec != LOSSLESS and (gain := place.peak_gain(row)) is not None
+        (gain, row.codec, group.name)
+        for group in step_groups(rows)
+        for row in group.rows.values()
+        if not row.peer and row.codec != LOSSLESS and (gain := group.peak_gain(row)) is not None
     ]
     start = f"{len(rows):,} row{'s' * (len(rows) != 1)} of training steps"
     if not gains:
         return f"{start}."
-    gain, name, place = max(gains)
-    return f"{start}; of ours, {name} lowers the peak most: {gain:.2f} times on {place}."
+    gain, name, group_name = max(gains)
+    return f"{start}; of ours, {name} lowers the peak most: {gain:.2f} times on {group_name}."
 
 
-def _step_figures(run: str, place: StepPlace) -> list[Figure]:
+def _step_figures(run: str, group: StepGroup) -> list[Figure]:
     peaks = [
         Bar(name, row.memory.peak_nbytes / 2**20)
-        for name, row in place.rows.items()
+        for name, row in group.rows.items()
         if row.memory is not None and row.memory.peak_nbytes
     ]
     points = [
         Point(name, row.ratio, overhead, "another way" if row.peer else "tersor")
-        for name, row in place.rows.items()
-        if row.encoded_nbytes and (overhead := place.overhead_percent(row)) is not None
+        for name, row in group.rows.items()
+        if row.encoded_nbytes and (overhead := group.overhead_percent(row)) is not None
     ]
     return [
         Figure(
-            slug(run, "peak", place.name),
-            bar_chart(f"Peak of a step: {place.name}", "MiB", peaks),
+            slug(run, "peak", group.name),
+            bar_chart(f"Peak of a step: {group.name}", "MiB", peaks),
             "Beyond parameters and gradients.",
         ),
         Figure(
-            slug(run, "overhead", place.name),
+            slug(run, "overhead", group.name),
             scatter_chart(
-                f"Time against bytes: {place.name}", "ratio of what waits", "step longer by %", points,
+                f"Time against bytes: {group.name}", "ratio of what waits", "step longer by %", points,
                 log_x=True,
             ),
             "Compiled ways are compared with the compiled model.",

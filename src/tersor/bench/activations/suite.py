@@ -28,7 +28,7 @@ from tersor.bench.activations.contenders import (
     make_contender,
 )
 from tersor.bench.activations.measuring import (
-    LARGE_IN_MAPS,
+    MALLOC_ENVIRONMENT,
     Held,
     are_equal,
     counted,
@@ -226,7 +226,7 @@ class _Bench:
             return None
         arguments = [json.dumps(asdict(self.plan)), contender.name]
         failed = f"{contender.name} on {self.plan.name} could not be measured"
-        return Memory(**child_report(memory_child, arguments, failed, LARGE_IN_MAPS))
+        return Memory(**child_report(memory_child, arguments, failed, MALLOC_ENVIRONMENT))
 
     def _row(self, taken: _Taken, exact: _Taken, step_s: Percentiles) -> ActivationRow:
         contender, held = taken.contender, taken.held

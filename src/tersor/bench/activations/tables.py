@@ -20,7 +20,7 @@ STEP_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlace:
+class StepGroup:
     """The rows of all contenders on one model, batch and device, by contender name."""
 
     rows: Mapping[str, ActivationRow]
@@ -63,28 +63,28 @@ def _memory(row: ActivationRow | None, name: Literal["held_nbytes", "peak_nbytes
     return found
 
 
-def step_places(rows: Iterable[ResultRow]) -> Iterator[StepPlace]:
+def step_groups(rows: Iterable[ResultRow]) -> Iterator[StepGroup]:
     """Group step rows into comparable sets."""
-    places: dict[tuple[str | None, ...], dict[str, ActivationRow]] = {}
+    groups: dict[tuple[str | None, ...], dict[str, ActivationRow]] = {}
     for row in latest(rows):
         if isinstance(row, ActivationRow):
-            place = places.setdefault((row.input, row.device, row.group), {})
-            place[row.codec] = row
-    for found in places.values():
-        yield StepPlace(found)
+            group = groups.setdefault((row.input, row.device, row.group), {})
+            group[row.codec] = row
+    for found in groups.values():
+        yield StepGroup(found)
 
 
 def step_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
     """Return the cells of ``STEP_COLUMNS``, one line per contender and model."""
-    return [_cells(place, row) for place in step_places(rows) for row in place.rows.values()]
+    return [_cells(group, row) for group in step_groups(rows) for row in group.rows.values()]
 
 
-def _cells(place: StepPlace, row: ActivationRow) -> list[str]:
+def _cells(group: StepGroup, row: ActivationRow) -> list[str]:
     facts, score = row.activations, score_of(row)
-    is_baseline = place.baseline(row) is row
-    gain, overhead = place.peak_gain(row), place.overhead_percent(row)
+    is_baseline = group.baseline(row) is row
+    gain, overhead = group.peak_gain(row), group.overhead_percent(row)
     return [
-        place.name,
+        group.name,
         row.codec,
         f"{row.ratio:.2f}" if row.encoded_nbytes else "",
         f"{facts.saved.floats_ratio:.2f}" if facts.saved and facts.saved.held_floats_nbytes else "",
@@ -111,8 +111,8 @@ def step_tables(rows: Iterable[ResultRow]) -> list[RenderableType]:
     """Return one table per model with bytes, memory, times and gradients of all contenders."""
     return [
         terminal_table(
-            f"What waits for backward: {place.name}", STEP_COLUMNS[1:],
-            [_cells(place, row)[1:] for row in place.rows.values()], words=STEP_COLUMNS[1:2],
+            f"What waits for backward: {group.name}", STEP_COLUMNS[1:],
+            [_cells(group, row)[1:] for row in group.rows.values()], words=STEP_COLUMNS[1:2],
         )
-        for place in step_places(rows)
+        for group in step_groups(rows)
     ]  # fmt: skip

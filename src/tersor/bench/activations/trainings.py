@@ -84,7 +84,7 @@ def _cells(place: TrainingPlace, setting: str) -> list[str]:
 
 def named(place: TrainingPlace) -> str:
     """Describe the model, the form of a graph's matrix if there is one, and the number of steps."""
-    facts, form = _first(place).training, _told(place).get("form")
+    facts, form = _first(place).training, _training_options(place).get("form")
     model = place.model if form is None else f"{place.model} ({form})"
     return f"{model}, {facts.steps} step{'s' * (facts.steps != 1)} of {facts.batch}"
 
@@ -177,10 +177,10 @@ def _goal(places: Iterable[TrainingPlace], asked: _Asked) -> Goal:
 
 
 def _against_fp32(place: TrainingPlace) -> float:
-    return 2.0 if _told(place).get("dtype") == "bf16" else 1.0
+    return 2.0 if _training_options(place).get("dtype") == "bf16" else 1.0
 
 
-def _told(place: TrainingPlace) -> Mapping[str, Any]:
+def _training_options(place: TrainingPlace) -> Mapping[str, Any]:
     """Return the training options of a place, as recorded in its first row."""
     found: Mapping[str, Any] = _first(place).spec.get("training", {})
     return found

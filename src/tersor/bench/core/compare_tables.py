@@ -113,7 +113,7 @@ def comparison_sentence(comparison: Comparison) -> str:
     return f"{words}; bounds newly broken: {broken}" if broken else words
 
 
-def lonely_sentences(comparison: Comparison, names: tuple[str, str]) -> list[str]:
+def unmatched_sentences(comparison: Comparison, names: tuple[str, str]) -> list[str]:
     """Return one sentence for each file that has rows without a counterpart."""
     sides = (comparison.only_before, comparison.only_after)
     return [

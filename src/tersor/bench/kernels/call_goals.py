@@ -53,10 +53,10 @@ def evaluate_call_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     ]
 
 
-def _tensor_goals(book: RowLookup) -> list[Goal]:
+def _tensor_goals(lookup: RowLookup) -> list[Goal]:
     goals = []
     for codec, targets in _TENSOR_SPEEDS.items():
-        rows = _on(book, codec, _WIDE_INPUTS)
+        rows = _on(lookup, codec, _WIDE_INPUTS)
         for direction, target in zip(_DIRECTIONS, targets, strict=True):
             speeds = [(getattr(row, f"{direction}_gbps"), row) for row in rows]
             goals.append(
@@ -65,14 +65,14 @@ def _tensor_goals(book: RowLookup) -> list[Goal]:
     return goals
 
 
-def _narrow_goals(book: RowLookup) -> list[Goal]:
+def _narrow_goals(lookup: RowLookup) -> list[Goal]:
     """Judge values per second by quotients of times, because the tensors have equally many values."""
     goals = []
     for codec in _NARROW_CODECS:
-        wides = {(r.num_values, r.git_commit): r for r in _on(book, codec, ("tensor",))}
+        wides = {(r.num_values, r.git_commit): r for r in _on(lookup, codec, ("tensor",))}
         pairs = [
             (row, wides[row.num_values, row.git_commit])
-            for row in _on(book, codec, _NARROW_INPUTS)
+            for row in _on(lookup, codec, _NARROW_INPUTS)
             if (row.num_values, row.git_commit) in wides
         ]
         for direction in _DIRECTIONS:
@@ -85,10 +85,10 @@ def _narrow_goals(book: RowLookup) -> list[Goal]:
     return goals
 
 
-def _lookup_goals(book: RowLookup) -> list[Goal]:
+def _lookup_goals(lookup: RowLookup) -> list[Goal]:
     goals = []
     for (codec, name), targets in _LOOKUP_MICROS.items():
-        rows = [row for row in book.ours(codec) if row.input == name]
+        rows = [row for row in lookup.ours(codec) if row.input == name]
         for direction, target in zip(_DIRECTIONS, targets, strict=True):
             times = [(getattr(row, f"{direction}_s").p50 * 1e6, row) for row in rows]
             goal = f"{name}: {codec} {direction}s in {target:g} us"
@@ -96,13 +96,13 @@ def _lookup_goals(book: RowLookup) -> list[Goal]:
     return goals
 
 
-def _memory_goals(book: RowLookup) -> list[Goal]:
+def _memory_goals(lookup: RowLookup) -> list[Goal]:
     """Judge the device memory that encoding takes, in multiples of the input."""
     goals = []
     for codec in _TENSOR_SPEEDS:
         taken = [
             ((nbytes - row.encoded_nbytes) / row.original_nbytes, row)
-            for row in _on(book, codec, (*_WIDE_INPUTS, *_NARROW_INPUTS))
+            for row in _on(lookup, codec, (*_WIDE_INPUTS, *_NARROW_INPUTS))
             if (nbytes := _encoding_nbytes(row)) is not None
         ]
         name = f"one tensor: {codec} takes {_MOST_BEYOND_PAYLOAD:g} x input beyond the payload to encode"
@@ -110,7 +110,7 @@ def _memory_goals(book: RowLookup) -> list[Goal]:
     for codec in _LIST_CODECS:
         taken = [
             (nbytes / row.original_nbytes, row)
-            for row in book.ours(codec)
+            for row in lookup.ours(codec)
             if row.input in _LIST_INPUTS and (nbytes := _encoding_nbytes(row)) is not None
         ]
         name = f"lists: {codec} takes {_MOST_OF_LIST:g} x input to encode"
@@ -122,7 +122,7 @@ def _encoding_nbytes(row: ResultRow) -> int | None:
     return None if row.workspace_nbytes is None else row.workspace_nbytes.get("encode")
 
 
-def _on(book: RowLookup, codec: str, inputs: Sequence[str]) -> list[ResultRow]:
+def _on(lookup: RowLookup, codec: str, inputs: Sequence[str]) -> list[ResultRow]:
     """Return our rows of one codec on ``inputs``, at the bound to which the goals apply."""
-    rows = book.ours(codec)
+    rows = lookup.ours(codec)
     return [r for r in rows if r.input in inputs and r.relative_bound == TENSOR_BOUND]

@@ -19,60 +19,62 @@ _F32_BITS: Final = 32
 
 def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge the goals of the codec core on the CPU."""
-    book = RowLookup([row for row in rows if row.suite == "kernels"])
+    lookup = RowLookup([row for row in rows if row.suite == "kernels"])
     return [
-        _memcpy_goal(book, "encode", 0.40),
-        _memcpy_goal(book, "decode", 0.60),
-        *_peer_goals(book),
-        *(_entropy_goal(book, codec) for codec in ("huffman", "ans")),
-        *_thread_goals(book),
+        _memcpy_goal(lookup, "encode", 0.40),
+        _memcpy_goal(lookup, "decode", 0.60),
+        *_peer_goals(lookup),
+        *(_entropy_goal(lookup, codec) for codec in ("huffman", "ans")),
+        *_thread_goals(lookup),
         *cpu_operation_goals(rows),
         _memory_goal([row for row in rows if row.suite == "memory"]),
     ]
 
 
-def _memcpy_goal(book: RowLookup, direction: str, target: float) -> Goal:
+def _memcpy_goal(lookup: RowLookup, direction: str, target: float) -> Goal:
     speed = f"{direction}_gbps"
-    rows = [row for row in book.ours("flat") if row.memcpy_gbps]
+    rows = [row for row in lookup.ours("flat") if row.memcpy_gbps]
     values = [(getattr(row, speed) / (row.memcpy_gbps or 1), row) for row in rows]
     return worst(f"flat {direction}s at {target:.2f} of memcpy speed", target, values)
 
 
 def _peer_goal(
-    book: RowLookup, name: str, target: float, rows: list[ResultRow], peer: str, what: str
+    lookup: RowLookup, name: str, target: float, rows: list[ResultRow], peer: str, what: str
 ) -> Goal:
     """Judge the attribute ``what`` of the rows as a multiple of the peer's."""
-    pairs = [(row, book.counterpart(row, peer, peer=True)) for row in rows]
+    pairs = [(row, lookup.counterpart(row, peer, peer=True)) for row in rows]
     values = [(getattr(row, what) / getattr(other, what), row) for row, other in pairs if other]
     return worst(name, target, values)
 
 
-def _peer_goals(book: RowLookup) -> list[Goal]:
-    flat, on_codes = book.ours("flat"), book.ours("huffman-codes")
-    rows = [r for r in book.ours("rows") if r.input == "embeddings" and r.relative_bound == 0.03]
+def _peer_goals(lookup: RowLookup) -> list[Goal]:
+    flat, on_codes = lookup.ours("flat"), lookup.ours("huffman-codes")
+    rows = [r for r in lookup.ours("rows") if r.input == "embeddings" and r.relative_bound == 0.03]
     huffman = "huffman decodes codes at 0.70 of zstd's Huffman decoder"
     return [
-        _peer_goal(book, "flat encodes 20 x SZ3", 20.0, flat, "sz3", "encode_gbps"),
-        _peer_goal(book, "flat encodes 20 x zfp", 20.0, flat, "zfp", "encode_gbps"),
-        _peer_goal(book, "rows: ratio 2.5 x SZ3's", 2.5, rows, "sz3", "ratio"),
-        _peer_goal(book, "rows: ratio above zstd's", 1.0, rows, "zstd", "ratio"),
-        _peer_goal(book, "rows encodes 12 x SZ3", 12.0, rows, "sz3", "encode_gbps"),
-        _peer_goal(book, huffman, 0.70, on_codes, "zstd-huffman", "decode_gbps"),
+        _peer_goal(lookup, "flat encodes 20 x SZ3", 20.0, flat, "sz3", "encode_gbps"),
+        _peer_goal(lookup, "flat encodes 20 x zfp", 20.0, flat, "zfp", "encode_gbps"),
+        _peer_goal(lookup, "rows: ratio 2.5 x SZ3's", 2.5, rows, "sz3", "ratio"),
+        _peer_goal(lookup, "rows: ratio above zstd's", 1.0, rows, "zstd", "ratio"),
+        _peer_goal(lookup, "rows encodes 12 x SZ3", 12.0, rows, "sz3", "encode_gbps"),
+        _peer_goal(lookup, huffman, 0.70, on_codes, "zstd-huffman", "decode_gbps"),
     ]
 
 
-def _entropy_goal(book: RowLookup, codec: str) -> Goal:
-    rows = book.ours(codec)
+def _entropy_goal(lookup: RowLookup, codec: str) -> Goal:
+    rows = lookup.ours(codec)
     values = [(r.ratio * r.entropy_bits / _F32_BITS, r) for r in rows if r.entropy_bits]
     return worst(f"{codec}: ratio within 1 % of the entropy", 0.99, values)
 
 
-def _thread_goals(book: RowLookup) -> list[Goal]:
+def _thread_goals(lookup: RowLookup) -> list[Goal]:
     """Compare encode plus decode time, summed over all inputs, between one thread and two."""
     goals = []
-    for codec in dict.fromkeys(row.codec for row in book.rows if row.threads == 2 and not row.peer):
-        twos = book.ours(codec, threads=2)
-        pairs = [(book.counterpart(row, codec, peer=False), row) for row in twos]
+    for codec in dict.fromkeys(
+        row.codec for row in lookup.rows if row.threads == 2 and not row.peer
+    ):
+        twos = lookup.ours(codec, threads=2)
+        pairs = [(lookup.counterpart(row, codec, peer=False), row) for row in twos]
         both = [(one, two) for one, two in pairs if one is not None]
         name = f"{codec}: two threads 1.7 x one"
         if both:

@@ -46,23 +46,23 @@ _MOST_TIMES: Final = 3.0
 
 def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge all goals on CUDA, including those of calls and of fused operations."""
-    book = RowLookup([row for row in rows if row.suite == "kernels"])
+    lookup = RowLookup([row for row in rows if row.suite == "kernels"])
     goals = []
     for codec, targets in _SPEEDS.items():
         for direction, target in zip(("encode", "decode"), targets, strict=True):
             if target is not None:
                 speeds = [
                     (row.gbps(getattr(lead, f"{direction}_s")), row)
-                    for row, lead in _with_lead(_at(book, codec, _BOUND))
+                    for row, lead in _with_lead(_at(lookup, codec, _BOUND))
                 ]
                 name = f"{codec} {direction}s at {target:g} GB/s with a lead"
                 goals.append(worst(name, target, speeds))
     for bound, ratio in _ROWS_RATIOS:
-        ratios = [(r.ratio, r) for r in _at(book, "rows-device", bound)]
+        ratios = [(r.ratio, r) for r in _at(lookup, "rows-device", bound)]
         goals.append(worst(f"rows: ratio {ratio:g} at bound {bound:g}", ratio, ratios))
     fused = device_operation_goals(rows)
-    chunks = _chunk_goals(book)
-    return [*evaluate_call_goals(rows), *goals, *_group_goals(book), *fused, *chunks]
+    chunks = _chunk_goals(lookup)
+    return [*evaluate_call_goals(rows), *goals, *_group_goals(lookup), *fused, *chunks]
 
 
 def _with_lead(rows: Iterable[ResultRow]) -> list[tuple[ResultRow, LeadTimes]]:
@@ -70,13 +70,13 @@ def _with_lead(rows: Iterable[ResultRow]) -> list[tuple[ResultRow, LeadTimes]]:
     return [(row, lead) for row, lead in pairs if lead is not None]
 
 
-def _at(book: RowLookup, codec: str, bound: float) -> list[ResultRow]:
-    return [r for r in book.ours(codec) if (r.input, r.relative_bound) == (_INPUT, bound)]
+def _at(lookup: RowLookup, codec: str, bound: float) -> list[ResultRow]:
+    return [r for r in lookup.ours(codec) if (r.input, r.relative_bound) == (_INPUT, bound)]
 
 
-def _group_goals(book: RowLookup) -> list[Goal]:
+def _group_goals(lookup: RowLookup) -> list[Goal]:
     """Judge inputs at least as large as the reference copy; for smaller ones, launches would count."""
-    large = [r for r in book.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
+    large = [r for r in lookup.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
     timed = [(r, lead, r.ceiling_gbps) for r, lead in _with_lead(large)]
     encode = [(r.moved_gbps(lead.encode_s) / most, r) for r, lead, most in timed if most]
     decode = [(r.moved_gbps(lead.decode_s) / most, r) for r, lead, most in timed if most]
@@ -87,19 +87,19 @@ def _group_goals(book: RowLookup) -> list[Goal]:
     ]
 
 
-def _chunk_goals(book: RowLookup) -> list[Goal]:
+def _chunk_goals(lookup: RowLookup) -> list[Goal]:
     """Judge lists of small tensors relative to one launch and one copy, run in the same mode."""
     goals = []
     for way, peer in (("device", "launch-copy"), ("graph", "launch-copy-graph")):
         floors = {
             (row.num_values, row.git_commit): lead
-            for row, lead in _with_lead(book.rows)
+            for row, lead in _with_lead(lookup.rows)
             if (row.codec, row.input) == (peer, "chunks")
         }
         for codec in _SMALL:
             found = [
                 (row, lead, floors[row.num_values, row.git_commit])
-                for row, lead in _with_lead(book.ours(f"{codec}-{way}"))
+                for row, lead in _with_lead(lookup.ours(f"{codec}-{way}"))
                 if row.input == "chunks" and (row.num_values, row.git_commit) in floors
             ]
             name = f"chunks: {codec}-{way} {{}} within {_MOST_TIMES:g} times a launch and a copy"

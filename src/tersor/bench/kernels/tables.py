@@ -30,13 +30,13 @@ def kernels_table(rows: Iterable[ResultRow]) -> Table:
     peer that broke its bound.
     """
     rows = list(rows)
-    book = RowLookup(rows)
+    lookup = RowLookup(rows)
     columns = (
         "input", "codec", "bound", "threads", "ratio", "encode GB/s", "decode GB/s",
         "x memcpy enc", "x memcpy dec", "x SZ3 enc",
     )  # fmt: skip
     title = "Codecs and peers, end to end from and to float32"
-    return _table(title, columns, 3, rows, lambda row: _kernels_cells(row, book))
+    return _table(title, columns, 3, rows, lambda row: _kernels_cells(row, lookup))
 
 
 def device_table(rows: Iterable[ResultRow]) -> Table:
@@ -114,12 +114,12 @@ def _pair(numbers: Mapping[str, int] | None, unit: int, digits: int = 0) -> str:
     return " / ".join("?" if n is None else f"{n / unit:.{digits}f}" for n in texts)
 
 
-def _kernels_cells(row: ResultRow, book: RowLookup) -> Cells:
+def _kernels_cells(row: ResultRow, lookup: RowLookup) -> Cells:
     sampled = "~" if row.sampled_fraction < 1 else ""
     broken = "!" if row.bound_held is False else ""
     memcpy = row.memcpy_gbps
     # rows without memcpy start from codes, so they do not compare with rows that start from float32
-    sz3 = None if memcpy is None else book.counterpart(row, "sz3", peer=True)
+    sz3 = None if memcpy is None else lookup.counterpart(row, "sz3", peer=True)
     return [
         row.input,
         f"{row.codec} [dim](peer)[/dim]" if row.peer else f"[bold]{row.codec}[/bold]",

@@ -50,7 +50,7 @@ def plan_row(
         "exchange_speedup": base.transfers_s / found.transfers_s,
         "step_speedup": base.step_s / found.step_s,
         "break_even_bits_per_s": _break_even(model, found),
-        "is_extrapolated": found.is_beyond,
+        "is_extrapolated": found.is_extrapolated,
         "keeps_bound": model.ways[found.name],
         "is_best": is_best,
         "reason": advice.reason if is_best else None,
@@ -78,7 +78,9 @@ def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Tabl
     """Return a table of every way to exchange at every rank count; ~ marks extrapolated ratios."""
     link = bandwidth_words(model.cluster.inter_bits_per_s)
     found = [one for number in ranks for one in model.predictions(number)]
-    guessed = "; ~ ratio beyond the measured slices" if any(x.is_beyond for x in found) else ""
+    guessed = (
+        "; ~ ratio beyond the measured slices" if any(x.is_extrapolated for x in found) else ""
+    )
     title = f"Predicted times at {link} between nodes{guessed}"
     lines = [cells for number in ranks for cells in plan_cells(planner, model, number)]
     words = ("exchange", "")

@@ -36,7 +36,9 @@ def bar_chart(title: str, x_label: str, bars: Sequence[Bar]) -> str:
     chart.axes.set(xlim=(0, most), ylim=(len(bars) - 0.5, -0.5))
     chart.axes.tick_params("y", labelcolor=INK, grid_alpha=0)
     right = 14 + max(map(text_width, values))
-    chart.settle(names=[_cut(bar.name) for bar in bars], height=_ROW_PX * len(bars), right=right)
+    chart.fix_layout(
+        names=[_cut(bar.name) for bar in bars], height=_ROW_PX * len(bars), right=right
+    )
     for k, (bar, value) in enumerate(zip(bars, values, strict=True)):
         look = looks[bar.kind]
         drawn = chart.axes.barh([k], [bar.value], height=0.76, color=look.colour, clip_on=False)

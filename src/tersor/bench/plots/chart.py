@@ -32,7 +32,7 @@ class Chart:
     """A chart that is being drawn.
 
     Positions are in pixels from the upper left corner of the plot area, whose size is known after
-    ``settle``.
+    ``fix_layout``.
 
     Attributes:
         axes: matplotlib's axes; their limits follow from what is drawn.
@@ -64,7 +64,7 @@ class Chart:
         self.key: list[str] = []
         self._notes: dict[str, dict[str, str]] = {}
 
-    def settle(
+    def fix_layout(
         self, *, names: Sequence[str] = (), height: float = 250, right: float = _MARGIN
     ) -> None:
         """Fix the plot area, after everything that affects its limits has been drawn.

@@ -65,7 +65,7 @@ def line_chart(
         chart.note(line, name)
     if level is not None:
         chart.legend[level[1]] = level_line
-    chart.settle()
+    chart.fix_layout()
     return chart.render()
 
 

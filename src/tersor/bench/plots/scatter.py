@@ -62,7 +62,7 @@ def scatter_chart(
             [point.x], [point.y], linestyle="none", clip_on=False, **looks[point.kind].marker
         )
         chart.note(mark, f"{point.name or point.kind}: {point.x:.4g}, {point.y:.4g}")
-    chart.settle()
+    chart.fix_layout()
     _name_points(chart, points, looks)
     return chart.render()
 

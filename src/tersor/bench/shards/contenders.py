@@ -1,4 +1,4 @@
-"""The compared ways to exchange weights and gradients."""
+"""The compared variants of exchanging weights and gradients."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import torch
 from tersor import __version__
 from tersor.errors import SpecError
 from tersor.sites.shards import Gradients, Weights
-from tersor.workloads.network.shard_ways import Way
+from tersor.workloads.network.shard_variants import ExchangeVariant
 
 _EXACT: Final = Gradients(node_nbits=32, nbits=32)
-_WAYS: Final = (
-    Way(name="fsdp-fp32", wrapper="fsdp"),
-    Way(name="fsdp-bf16", wrapper="fsdp", dtype="bf16"),
-    Way(name="fsdp-two-hop", wrapper="fsdp", gradients=_EXACT),
-    Way(
+_VARIANTS: Final = (
+    ExchangeVariant(name="fsdp-fp32", wrapper="fsdp"),
+    ExchangeVariant(name="fsdp-bf16", wrapper="fsdp", dtype="bf16"),
+    ExchangeVariant(name="fsdp-two-hop", wrapper="fsdp", gradients=_EXACT),
+    ExchangeVariant(
         name="fsdp-8-bit", wrapper="fsdp", weights=Weights(nbits=8),
         gradients=Gradients(node_nbits=8, nbits=8),
     ),
-    Way(name="fsdp-4-bit", wrapper="fsdp", weights=Weights(), gradients=Gradients()),
-    Way(
+    ExchangeVariant(name="fsdp-4-bit", wrapper="fsdp", weights=Weights(), gradients=Gradients()),
+    ExchangeVariant(
         name="fsdp-4-bit-node", wrapper="fsdp", weights=Weights(reference="node"),
         gradients=Gradients(),
     ),
-    Way(
+    ExchangeVariant(
         name="fsdp-4-bit-bf16", wrapper="fsdp", dtype="bf16", weights=Weights(),
         gradients=Gradients(),
     ),
-    Way(name="ddp-fp32", wrapper="ddp"),
-    Way(name="ddp-bf16", wrapper="ddp", hook="bf16"),
-    Way(name="ddp-powersgd", wrapper="ddp", hook="powersgd"),
-    Way(name="ddp-4-bit", wrapper="ddp", hook="tersor", gradients=Gradients()),
+    ExchangeVariant(name="ddp-fp32", wrapper="ddp"),
+    ExchangeVariant(name="ddp-bf16", wrapper="ddp", hook="bf16"),
+    ExchangeVariant(name="ddp-powersgd", wrapper="ddp", hook="powersgd"),
+    ExchangeVariant(name="ddp-4-bit", wrapper="ddp", hook="tersor", gradients=Gradients()),
 )  # fmt: skip
-WAYS: Final[Mapping[str, Way]] = {way.name: way for way in _WAYS}
-"""The ways by name.
+VARIANTS: Final[Mapping[str, ExchangeVariant]] = {variant.name: variant for variant in _VARIANTS}
+"""The variants by name.
 
 FSDP2 in float32, in bfloat16, and with two hops that send exact gradients. Our exchanges under FSDP2 in 8 and
 4 bits, with a whole reference of the weights or one per node, and for a model that computes in bfloat16. DDP
 in float32, with torch's hooks, and with ours.
 """
 BASELINES: Final = {"fsdp": "fsdp-fp32", "ddp": "ddp-fp32"}
-"""The way with which others are compared, by the wrapper of the model."""
+"""The variant with which others are compared, by the wrapper of the model."""
 OURS: Final = ("fsdp-8-bit", "fsdp-4-bit", "fsdp-4-bit-node", "fsdp-4-bit-bf16", "ddp-4-bit")
 GLOO_NOTE: Final = (
     "gloo's reduce-scatter costs as much as an all-reduce: with 2 nodes of 2 ranks, 6 shards leave each "
@@ -59,21 +59,21 @@ NOTES: Final[Mapping[str, str]] = {
 }
 
 
-def make_way(name: str) -> Way:
-    """Return the way with a name.
+def make_variant(name: str) -> ExchangeVariant:
+    """Return the variant with a name.
 
     Raises:
-        SpecError: no way has that name.
+        SpecError: no variant has that name.
     """
-    if name not in WAYS:
-        raise SpecError(f"ways to exchange are {', '.join(WAYS)}, not {name!r}")
-    return WAYS[name]
+    if name not in VARIANTS:
+        raise SpecError(f"ways to exchange are {', '.join(VARIANTS)}, not {name!r}")
+    return VARIANTS[name]
 
 
-def described(way: Way) -> tuple[str, dict[str, Any]]:
-    """Return the version and options of a way, for its row."""
-    parts = {"weights": way.weights, "gradients": way.gradients}
+def described(variant: ExchangeVariant) -> tuple[str, dict[str, Any]]:
+    """Return the version and options of a variant, for its row."""
+    parts = {"weights": variant.weights, "gradients": variant.gradients}
     options = {name: asdict(part) for name, part in parts.items() if part is not None}
-    is_ours = way.name in OURS
-    spec = {"wrapper": way.wrapper, "dtype": way.dtype, "hook": way.hook, **options}
+    is_ours = variant.name in OURS
+    spec = {"wrapper": variant.wrapper, "dtype": variant.dtype, "hook": variant.hook, **options}
     return __version__ if is_ours else str(torch.__version__), spec

@@ -1,8 +1,8 @@
 """The ``shards`` suite: steps of a GPT whose ranks exchange weights and gradients over throttled links.
 
-Every rank is a process. If possible, nodes are network namespaces whose ranks share a link. All ways to
-exchange start from the same weights and take the same steps. Times are only reported for ways whose loss
-agrees with that of float32. The ways run in turn, round after round, and the time of a round is that of its
+Every rank is a process. If possible, nodes are network namespaces whose ranks share a link. All variants of the
+start from the same weights and take the same steps. Times are only reported for variants whose loss
+agrees with that of float32. The variants run in turn, round after round, and the time of a round is that of its
 slowest rank. Bytes are those that the nodes' network interfaces counted.
 """
 
@@ -23,13 +23,13 @@ from tersor.bench.core.outcome import SuiteOutcome, ignore
 from tersor.bench.core.rows import ResultRow, ShardRow, row_identity, row_key
 from tersor.bench.core.shard_times import ShardPart, ShardTimes
 from tersor.bench.core.timing import Percentiles
-from tersor.bench.shards.contenders import BASELINES, NOTES, OURS, WAYS, described, make_way
+from tersor.bench.shards.contenders import BASELINES, NOTES, OURS, VARIANTS, described, make_variant
 from tersor.errors import SpecError
 from tersor.workloads.models.gpt import PRESETS, GptShape
 from tersor.workloads.network import Bandwidth, Loopback, RankProcesses, open_best_network
 from tersor.workloads.network.namespaces import INTERFACE, MAX_RANKS
 from tersor.workloads.network.shard_case import ShardCase, measuring
-from tersor.workloads.network.shard_ways import Way
+from tersor.workloads.network.shard_variants import ExchangeVariant
 
 _SET_UP_TIMEOUT_S: Final = 600.0
 _CASE_TIMEOUT_S: Final = 1200.0
@@ -50,7 +50,7 @@ class ShardsConfig:
         ranks_per_node: ranks that share a node and its link.
         bandwidths: bandwidths of each node's link, measured one after the other.
         batch: sequences of all ranks per step; 0 for one per rank.
-        ways: names from ``WAYS``; float32 with the same wrapper is always measured.
+        variants: names from ``VARIANTS``; float32 with the same wrapper is always measured.
         preset: name of the model's sizes.
         rounds: timed rounds.
         seed: seed of the text and the model.
@@ -61,7 +61,7 @@ class ShardsConfig:
     ranks_per_node: int = 2
     bandwidths: tuple[Bandwidth, ...] = (Bandwidth(10**9),)
     batch: int = 0
-    ways: tuple[str, ...] = tuple(WAYS)
+    variants: tuple[str, ...] = tuple(VARIANTS)
     preset: str = "10M"
     rounds: int = 5
     seed: int = 0
@@ -83,11 +83,11 @@ class ShardsConfig:
             raise SpecError("name at least one bandwidth and one round")
         if self.batch < 0 or self.batch % self.num_ranks:
             raise SpecError(f"a batch of {self.batch} cannot be shared by {self.num_ranks} ranks")
-        needed = {BASELINES[make_way(name).wrapper] for name in self.ways}
-        wanted = {*needed, *self.ways}
+        needed = {BASELINES[make_variant(name).wrapper] for name in self.variants}
+        wanted = {*needed, *self.variants}
         if not wanted:
             raise SpecError("name at least one way to exchange")
-        object.__setattr__(self, "ways", tuple(name for name in WAYS if name in wanted))
+        object.__setattr__(self, "variants", tuple(name for name in VARIANTS if name in wanted))
         object.__setattr__(self, "batch", self.batch or self.num_ranks)
 
     @property
@@ -133,7 +133,7 @@ def run_shards(
         if not wanted:
             return outcome
         for index, link in enumerate(wanted):
-            on_case(index, len(wanted), f"making {len(suite.ways)} trainings")
+            on_case(index, len(wanted), f"making {len(suite.variants)} trainings")
             # new ranks per link, because connections keep the segment size of the link they began on
             with RankProcesses(measuring, network, config.num_ranks) as ranks:
                 # the first steps are not measured, so they need not wait for a slow link
@@ -155,26 +155,26 @@ class _Suite:
 
     def __init__(self, config: ShardsConfig, network: str) -> None:
         self.config, self.network = config, network
-        self.ways = tuple(make_way(name) for name in config.ways)
+        self.variants = tuple(make_variant(name) for name in config.variants)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that every rank receives once."""
         config = self.config
         return {
             "shape": config.shape, "batch": config.batch, "seed": config.seed,
-            "ranks_per_node": config.ranks_per_node, "ways": self.ways,
+            "ranks_per_node": config.ranks_per_node, "variants": self.variants,
         }  # fmt: skip
 
     def keys(self, link: Bandwidth | None) -> frozenset[str]:
         """Return the keys of all rows of a link."""
-        return frozenset(row_key(**self._identity(way, link)) for way in self.ways)
+        return frozenset(row_key(**self._identity(variant, link)) for variant in self.variants)
 
-    def _identity(self, way: Way, link: Bandwidth | None) -> dict[str, Any]:
+    def _identity(self, variant: ExchangeVariant, link: Bandwidth | None) -> dict[str, Any]:
         config = self.config
-        version, spec = described(way)
+        version, spec = described(variant)
         place = f"{config.num_ranks} ranks, {config.ranks_per_node} per node"
         return row_identity(
-            suite="shards", codec=way.name, version=version, spec=spec, input=config.model,
+            suite="shards", codec=variant.name, version=version, spec=spec, input=config.model,
             device="cpu", num_values=config.shape.num_parameters,
             threads=max(1, (os.cpu_count() or 1) // config.num_ranks),
             group=f"batch {config.batch}, {place}, {link or self.network}",
@@ -183,39 +183,45 @@ class _Suite:
     def rows(
         self, link: Bandwidth | None, answers: Sequence[Mapping[str, Any]], outcome: SuiteOutcome
     ) -> Iterator[ShardRow]:
-        """Yield a row for each way whose loss agrees with float32's."""
-        losses = {way.name: _loss([one[way.name] for one in answers]) for way in self.ways}
-        for way in self.ways:
-            exact, loss = losses[BASELINES[way.wrapper]], losses[way.name]
+        """Yield a row for each variant whose loss agrees with float32's."""
+        losses = {
+            variant.name: _loss([one[variant.name] for one in answers]) for variant in self.variants
+        }
+        for variant in self.variants:
+            exact, loss = losses[BASELINES[variant.wrapper]], losses[variant.name]
             if not abs(loss / exact - 1) <= _MOST_LOSS:
                 sentence = (
-                    f"{way.name} is refused: its loss after the same steps is {loss:.4g}, that of float32 "
+                    f"{variant.name} is refused: its loss after the same steps is {loss:.4g}, that of float32 "
                     f"{exact:.4g}"
                 )
-                (outcome.refusals.append if way.name in OURS else outcome.note)(sentence)
+                (outcome.refusals.append if variant.name in OURS else outcome.note)(sentence)
                 continue
-            yield self._row(way, link, [one[way.name] for one in answers], loss)
+            yield self._row(variant, link, [one[variant.name] for one in answers], loss)
 
     def _row(
-        self, way: Way, link: Bandwidth | None, ranks: Sequence[Mapping[str, Any]], loss: float
+        self,
+        variant: ExchangeVariant,
+        link: Bandwidth | None,
+        ranks: Sequence[Mapping[str, Any]],
+        loss: float,
     ) -> ShardRow:
-        times = self._times(way, link, ranks)
+        times = self._times(variant, link, ranks)
         parts = [part for part in (times.weights, times.gradients) if part is not None]
         is_linked = link is not None
         num_far = self.config.num_ranks // self.config.ranks_per_node - 1
         sent = [part.link_nbytes or 0 if is_linked else part.node_nbytes for part in parts]
         notes = [] if is_linked else ["loopback, not throttled; bytes are of all ranks"]
-        notes += [NOTES[way.name]] if way.name in NOTES else []
+        notes += [NOTES[variant.name]] if variant.name in NOTES else []
         coding = Percentiles.of(_slowest([[x["coding"] for x in r["exchanges"]] for r in ranks]))
         return ShardRow(
-            **self._identity(way, link),
+            **self._identity(variant, link),
             original_nbytes=4 * self.config.shape.num_parameters * num_far * len(parts),
             encoded_nbytes=sum(sent),
             worst_error=None,
             error_bound=None,
             encode_s=coding,
             decode_s=Percentiles(0.0, 0.0, 0.0),
-            peer=way.name not in OURS,
+            peer=variant.name not in OURS,
             quality=Quality(loss=Estimate(mean=loss)),
             note="; ".join(notes),
             versions=machine.versions(),
@@ -224,13 +230,13 @@ class _Suite:
         )
 
     def _times(
-        self, way: Way, link: Bandwidth | None, ranks: Sequence[Mapping[str, Any]]
+        self, variant: ExchangeVariant, link: Bandwidth | None, ranks: Sequence[Mapping[str, Any]]
     ) -> ShardTimes:
         config = self.config
         wholes = [[sum(x["seconds"].values()) for x in rank["exchanges"]] for rank in ranks]
         steps = [[x["seconds"] for x in rank["steps"]] for rank in ranks]
         return ShardTimes(
-            wrapper=way.wrapper,
+            wrapper=variant.wrapper,
             network=self.network,
             link=None if link is None else str(link),
             num_ranks=config.num_ranks,
@@ -239,7 +245,7 @@ class _Suite:
             tokens=config.batch * config.shape.context,
             step_s=Percentiles.of(_slowest(steps)),
             exchange_s=Percentiles.of(_slowest(wholes)),
-            weights=self._part("weights", ranks) if way.wrapper == "fsdp" else None,
+            weights=self._part("weights", ranks) if variant.wrapper == "fsdp" else None,
             gradients=self._part("gradients", ranks),
         )
 

@@ -94,7 +94,7 @@ def _train(
         return DlrmRun(_classified(config, policy, source, classes), source, device)
 
     def check() -> None:
-        if dumped is not None and not session.goes_on():
+        if dumped is not None and not session.has_checkpoint_to_resume():
             dumped.refuse_files()
 
     def show(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ class Session:
         """Folder of the checkpoints, if any."""
         return None if self.folder is None else self.folder / "checkpoints"
 
-    def goes_on(self) -> bool:
+    def has_checkpoint_to_resume(self) -> bool:
         """True if there is a checkpoint to resume from."""
         from tersor.workloads.training.checkpoint import complete_checkpoints
 
@@ -159,8 +159,8 @@ def _enter_folder(
     check: Callable[[], None] | None,
 ) -> None:
     """Lock the run folder, and raise if existing files would be overwritten."""
-    from tersor.workloads.training.checkpoint import remove_leavings
-    from tersor.workloads.training.run_folder import held
+    from tersor.workloads.training.checkpoint import remove_leftovers
+    from tersor.workloads.training.run_folder import locked_run_folder
 
     def refuse() -> None:
         if check is not None:
@@ -168,15 +168,15 @@ def _enter_folder(
         _refuse_wrong_folder(session)
 
     # collectively, so that no rank sees files that another has already written
-    ranks.together(refuse)
+    ranks.run_on_all(refuse)
     if session.folder is None or session.checkpoints is None:
         return
     writes_checkpoints = schedule.checkpoints is not None or session.resume
-    stack.enter_context(held(session.folder, ranks, shared=writes_checkpoints))
+    stack.enter_context(locked_run_folder(session.folder, ranks, shared=writes_checkpoints))
     # check again, because the run that this one waited for may have written a log
-    ranks.together(lambda: _refuse_wrong_folder(session))
+    ranks.run_on_all(lambda: _refuse_wrong_folder(session))
     checkpoints = session.checkpoints
-    ranks.together(lambda: remove_leavings(checkpoints) if ranks.rank == 0 else None)
+    ranks.run_on_all(lambda: remove_leftovers(checkpoints) if ranks.rank == 0 else None)
 
 
 def _refuse_wrong_folder(session: Session) -> None:

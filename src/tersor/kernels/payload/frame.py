@@ -106,14 +106,14 @@ def checked_memory(out: torch.Tensor, sizes: Sequence[int], device: torch.device
 
 
 def frame_places(
-    sizes: torch.Tensor, least_nbytes: Sequence[int], room_nbytes: int
+    sizes: torch.Tensor, least_nbytes: Sequence[int], frame_nbytes: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Locate the payloads of a frame and check their sizes; on a GPU without waiting.
 
     Args:
         sizes: int64, size of each payload; not trusted.
         least_nbytes: smallest possible size of each payload.
-        room_nbytes: size of the frame.
+        frame_nbytes: size of the frame.
 
     Returns:
         offsets: int64, offset of each payload.
@@ -122,8 +122,8 @@ def frame_places(
     """
     numbers = sizes.tolist()
     pairs = zip(numbers, least_nbytes, strict=True)
-    are_possible = all(least <= size <= room_nbytes for size, least in pairs)
-    are_possible = are_possible and sum(map(padded, numbers)) <= room_nbytes
+    are_possible = all(least <= size <= frame_nbytes for size, least in pairs)
+    are_possible = are_possible and sum(map(padded, numbers)) <= frame_nbytes
     checked = sizes.clone() if are_possible else torch.zeros_like(sizes)
     status = torch.zeros(1 + len(numbers), dtype=torch.int32, device=sizes.device)
     status[0] = not are_possible

@@ -200,8 +200,8 @@ class Replays:
         """
         form = call.form
         form.num_calls += 1
-        is_new = form.num_calls <= _CALLS_BEFORE or form.replay is not None or is_sparing()
-        if is_new or not is_copied or not form.is_capturable or self._drops_left == 0:
+        is_left_alone = form.num_calls <= _CALLS_BEFORE or form.replay is not None or is_sparing()
+        if is_left_alone or not is_copied or not form.is_capturable or self._drops_left == 0:
             return
         try:
             # tables made in inference mode could not be written to outside of it

@@ -78,8 +78,8 @@ def _guards_are_known() -> bool:
         with torch.enable_grad(), torch.inference_mode(False):
             # guards of a list of one tensor, and of two
             one, two = _compiled_guard([x]), _compiled_guard([x, x])
-            are_told = not any(one(y) or two(x, y) for y in others)
+            are_distinguished = not any(one(y) or two(x, y) for y in others)
             with_grad = x.clone().requires_grad_()
-            return are_told and one(x.clone()) and two(x, x.clone()) and not one(with_grad)
+            return are_distinguished and one(x.clone()) and two(x, x.clone()) and not one(with_grad)
     except (ImportError, TypeError, RuntimeError, AttributeError):
         return False

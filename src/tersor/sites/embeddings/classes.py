@@ -27,7 +27,7 @@ MAX_SMALL_ROWS: Final = 200
 """Tables with at most this many rows are tight as well. Every sample uses one of their rows, and each distinct row is
 sent only once, so a tight bound costs 2 % of all bytes. The loose bound cost 0.0004 of AUC here. ``classify`` never
 makes a table loose."""
-MIN_KEPT_ROWS: Final = 0.9
+MIN_DISTINCT_SHARE: Final = 0.9
 """A table is tight if less than this share of its distinct rows stays distinct at the base bound."""
 
 
@@ -135,7 +135,7 @@ def _class_of(stats: TableStats) -> tuple[TableClass, str]:
         return "tight", f"{stats.num_rows:,} rows: rare ones are small beside the range"
     if stats.num_rows <= MAX_SMALL_ROWS:
         return "tight", f"{stats.num_rows:,} rows, which are sent once each"
-    if stats.kept["base"] < MIN_KEPT_ROWS:
+    if stats.kept["base"] < MIN_DISTINCT_SHARE:
         return (
             "tight",
             f"only {stats.kept['base']:.0%} of distinct rows stay distinct at the base bound",
@@ -151,7 +151,7 @@ def classify(
     """Assign tables to classes, given a batch of look-ups for each.
 
     Large tables (``MIN_TIGHT_ROWS``) and small tables (``MAX_SMALL_ROWS``) are tight, and so are tables with rows that
-    the base bound would merge (``MIN_KEPT_ROWS``). All other tables are base.
+    the base bound would merge (``MIN_DISTINCT_SHARE``). All other tables are base.
 
     Args:
         samples: looked-up rows, [..., width], of all tables in order, or of some tables by number or name.

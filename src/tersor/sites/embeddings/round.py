@@ -42,7 +42,7 @@ class Sending:
     stats: ExchangeStats
 
 
-class Unsent(NamedTuple):
+class LocalTransfer(NamedTuple):
     """The counterpart of ``Transfer`` without peers: chunks that were encoded and decoded locally."""
 
     chunks: list[torch.Tensor]
@@ -61,7 +61,7 @@ class ExchangeRound:
         exchange: the exchange that owns the tables.
         splits: for each own table, the number of rows for each rank.
         num_rows: number of rows of every table for this rank; None if only the owners know.
-        place: sequence number of this exchange and its iteration, the same on all ranks.
+        turn_numbers: sequence number of this exchange and its iteration, the same on all ranks.
         sending: the codecs, channels and statistics.
         transfer: the transfer in flight; None if there is none.
     """
@@ -69,9 +69,9 @@ class ExchangeRound:
     exchange: Exchange
     splits: Sequence[Sequence[int]]
     num_rows: int | None
-    place: tuple[int, int]
+    turn_numbers: tuple[int, int]
     sending: Sending
-    transfer: Transfer | Unsent | None = None
+    transfer: Transfer | LocalTransfer | None = None
 
     def start_forward(self, rows: Sequence[torch.Tensor]) -> None:
         """Encode the rows and start sending them."""
@@ -83,7 +83,7 @@ class ExchangeRound:
             parts = [x.detach().split(list(s)) for x, s in zip(rows, self.splits, strict=True)]
             outgoing = [[part[rank] for part in parts] for rank in peers]
             widths = [[layout.widths[table] for table in layout.of(rank)] for rank in peers]
-            turn = Turn(self.sending.channels[0], *self.place)
+            turn = Turn(self.sending.channels[0], *self.turn_numbers)
             self.transfer = exchange.wire.start(
                 outgoing, [codecs for _ in peers], widths, stats.forward_times, turn
             )
@@ -116,7 +116,7 @@ class ExchangeRound:
 
     def _round_trip(
         self, xs: Sequence[torch.Tensor], codecs: Sequence[Codec], watch: Stopwatch
-    ) -> Unsent:
+    ) -> LocalTransfer:
         """Encode and decode locally, without sending."""
         xs, device = [x.detach() for x in xs], self.exchange.device
         with watch.phase("encode", device):
@@ -124,7 +124,7 @@ class ExchangeRound:
         with watch.phase("decode", device):
             decoded = decode_batch(batch, [TensorInfo.of(x) for x in xs], codecs)
         sizes = batch.sizes.tolist()
-        return Unsent(decoded, [Volume(x.nbytes, n) for x, n in zip(xs, sizes, strict=True)])
+        return LocalTransfer(decoded, [Volume(x.nbytes, n) for x, n in zip(xs, sizes, strict=True)])
 
     def start_backward(self, gradients: Sequence[torch.Tensor]) -> None:
         """Encode the gradients and start sending them."""
@@ -143,7 +143,7 @@ class ExchangeRound:
                 [[codec] * len(peer) for peer in outgoing],
                 widths,
                 stats.backward_times,
-                Turn(self.sending.channels[1], *self.place),
+                Turn(self.sending.channels[1], *self.turn_numbers),
                 rows,
                 codec,
             )

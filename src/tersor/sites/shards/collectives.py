@@ -15,7 +15,7 @@ from tersor.sites.shards.connection import connected
 from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.hop import Coded
-from tersor.sites.shards.options import CODED_BITS, Gradients, check_group, seed_of
+from tersor.sites.shards.options import CODED_BITS, Gradients, check_group, derive_seed
 
 _DEFAULT: Final = Gradients()
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -74,7 +74,7 @@ def _gather(
     out: torch.Tensor, x: torch.Tensor, place: Place, nbits: int, group_size: int, seed: int | None
 ) -> Exchange[None]:
     hop = Coded.empty((1, 1, x.numel()), nbits, group_size, x.device)
-    own = None if seed is None else seed_of(seed, place.rank)
+    own = None if seed is None else derive_seed(seed, place.rank)
     hop.write(x.view(1, 1, -1), own, hadamard=False)
     for part, ranks in (yield from gather_rows(hop, place, x.nbytes)):
         part.read_rows(out.view(place.world_size, -1)[ranks])

@@ -110,7 +110,7 @@ class ShardCompression:
         self._levels.run(traffic.counted(exchange, self._levels.place, x.device))
         if gather.errors:
             traffic.errors.update({level: float(e) for level, e in gather.errors.items()})
-        self._watch.gathered(unit)
+        self._watch.mark_gathered(unit)
 
     def reduce_scatter(self, unit: int, x: torch.Tensor, out: torch.Tensor, op: Any) -> None:
         """Reduce the gradients of one module. FSDP calls this."""
@@ -149,10 +149,10 @@ class ShardCompression:
             self._asked.clear()
             own = [
                 Change.EDIT if self._gathers[k].is_new else change
-                for k, change in enumerate(self._watch.ask())
+                for k, change in enumerate(self._watch.snapshot_changes())
             ]
-            self._agreed = [Change(x) for x in self._levels.largest(own)]
-        elif self._watch.is_edited_since_asked(unit):
+            self._agreed = [Change(x) for x in self._levels.elementwise_max(own)]
+        elif self._watch.is_edited_since_snapshot(unit):
             raise SpecError(
                 f"the weights of {name_of(self.model, self._units[unit][0])} were changed after the pass "
                 "over the model had begun; change them before it, or call compression.mark_edit() on all "
@@ -223,7 +223,7 @@ class ShardCompression:
         own = without_origin(self._origin(), state)
         changes = own.pop("changes")
         load_parts(self._parts(), own)
-        self._watch.loaded(changes.tolist())
+        self._watch.mark_loaded(changes.tolist())
         self._asked.clear()
 
     def restore(self) -> None:

@@ -21,7 +21,7 @@ from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.hop import new_hop
 from tersor.sites.shards.nodes import RanksPerNode, found_ranks_per_node
-from tersor.sites.shards.options import Gradients, seed_of
+from tersor.sites.shards.options import Gradients, derive_seed
 from tersor.sites.shards.state import check_origin
 from tersor.sites.shards.stats import ShardStats
 
@@ -139,7 +139,7 @@ class BucketMean:
         """Replace flat ``x`` with its mean over ranks, bit-identical on all of them."""
         place, options = self.place, self.options
         size = ceil_div(self.numel, place.world_size)
-        seed = seed_of(options.seed, self.scatter.step, place.rank, self.index)
+        seed = derive_seed(options.seed, self.scatter.step, place.rank, self.index)
         # the last part is padded with zeros, which never raise the scale of a group
         rows = x.new_zeros(place.world_size, size)
         rows.view(-1)[: self.numel] = x
@@ -147,7 +147,7 @@ class BucketMean:
         yield from self.scatter.reduce_scatter(rows, own)
         own.div_(place.world_size)
         hop = new_hop((1, 1, size), options.nbits, options.group, x.dtype, x.device)
-        hop.write(own.view(1, 1, size), seed_of(seed, _LAST_HOP), hadamard=options.hadamard)
+        hop.write(own.view(1, 1, size), derive_seed(seed, _LAST_HOP), hadamard=options.hadamard)
         # this includes the rank's own part, decoded as the other ranks decode it
         for part, ranks in (yield from gather_rows(hop, place, rows[0].nbytes)):
             part.read_rows(rows[ranks], hadamard=options.hadamard)

@@ -64,7 +64,7 @@ def compress(
     check_same_everywhere(arguments, "shards.compress(model)", group)
     num_ranks = found_ranks_per_node(ranks_per_node, group)
     levels = RankLevels(group, num_ranks, units[0][1].device)
-    _tell_of_unsharded(model, units)
+    _warn_of_unsharded(model, units)
     compression = ShardCompression(model, weights, gradients, levels, units, error_every)
     setattr(model, ATTRIBUTE, compression)
     return compression
@@ -80,7 +80,7 @@ def _check_types(model: object, weights: object, gradients: object, error_every:
         raise SpecError(f"error_every must be a whole number from 0 on, not {error_every!r}")
 
 
-def _tell_of_unsharded(model: nn.Module, units: list[tuple[FSDPModule, Any]]) -> None:
+def _warn_of_unsharded(model: nn.Module, units: list[tuple[FSDPModule, Any]]) -> None:
     """Warn about parameters outside all sharded modules, which are not compressed."""
     known = {id(one.sharded_param) for _, group in units for one in group.fsdp_params}
     others = [name for name, p in model.named_parameters() if id(p) not in known]

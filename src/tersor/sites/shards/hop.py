@@ -55,7 +55,7 @@ class Hop(Protocol):
         ...
 
 
-def used_group(size: int, group: int) -> int:
+def effective_group_size(size: int, group: int) -> int:
     """Return the values per scale to use for rows of ``size`` values.
 
     For rows shorter than a group, the group is halved as long as the row fits. Otherwise shards of small modules would
@@ -73,7 +73,7 @@ def coded_nbytes(size: int, nbits: int, group: int) -> int:
         >>> coded_nbytes(4096, 4, 2048), coded_nbytes(32, 8, 128)
         (2056, 36)
     """
-    return payload_nbytes(size, nbits, used_group(size, group))
+    return payload_nbytes(size, nbits, effective_group_size(size, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Coded:
     def empty(
         cls, shape: tuple[int, int, int], nbits: int, group: int, device: torch.device
     ) -> Coded:
-        """Allocate a buffer for [num_peers, num_rows, size] values; see ``used_group``."""
+        """Allocate a buffer for [num_peers, num_rows, size] values; see ``effective_group_size``."""
         num_peers, num_rows, size = shape
-        group = used_group(size, group)
+        group = effective_group_size(size, group)
         num_groups = ceil_div(size, group)
         split = SCALE_NBYTES * num_rows * num_groups
         stop = num_rows * coded_nbytes(size, nbits, group)

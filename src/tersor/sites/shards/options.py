@@ -122,13 +122,13 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise SpecError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
 
 
-def seed_of(seed: int, *numbers: int) -> int:
+def derive_seed(seed: int, *numbers: int) -> int:
     """Return a 64-bit seed, derived from ``seed`` and numbers of any size that identify one rounding.
 
     Ranks must not share seeds: their rounding errors would add up instead of averaging out.
 
     Example:
-        >>> seed_of(0, 1, 2) != seed_of(0, 2, 1)
+        >>> derive_seed(0, 1, 2) != derive_seed(0, 2, 1)
         True
     """
     mixed = seed

@@ -19,7 +19,7 @@ class WeightWatch:
         """Watch FSDP's parameter groups."""
         self._groups = groups
         self._known = [_versions(group) for group in groups]
-        self._asked = list(self._known)
+        self._snapshot = list(self._known)
         self._changes = [Change.EDIT] * len(groups)
 
     def changes(self) -> list[Change]:
@@ -29,18 +29,18 @@ class WeightWatch:
             for group, known, change in zip(self._groups, self._known, self._changes, strict=True)
         ]
 
-    def ask(self) -> list[Change]:
+    def snapshot_changes(self) -> list[Change]:
         """Return ``changes`` for ranks to agree on, and remember the versions that it covers."""
-        self._asked = [_versions(group) for group in self._groups]
+        self._snapshot = [_versions(group) for group in self._groups]
         return self.changes()
 
-    def is_edited_since_asked(self, unit: int) -> bool:
-        """True if a group's weights were written to after the last ``ask``."""
-        return _versions(self._groups[unit]) != self._asked[unit]
+    def is_edited_since_snapshot(self, unit: int) -> bool:
+        """True if a group's weights were written to after the last ``snapshot_changes``."""
+        return _versions(self._groups[unit]) != self._snapshot[unit]
 
-    def gathered(self, unit: int) -> None:
-        """Record that a group's weights were gathered in the version of the last ``ask``."""
-        self._known[unit] = self._asked[unit]
+    def mark_gathered(self, unit: int) -> None:
+        """Record that a group's weights were gathered in the version of the last ``snapshot_changes``."""
+        self._known[unit] = self._snapshot[unit]
         self._changes[unit] = Change.NONE
 
     def before_step(self) -> None:
@@ -71,7 +71,7 @@ class WeightWatch:
         self._known = [_versions(group) for group in self._groups]
         self._changes = [Change.STEP] * len(self._groups)
 
-    def loaded(self, changes: Sequence[int]) -> None:
+    def mark_loaded(self, changes: Sequence[int]) -> None:
         """Record that weights were loaded together with their ``changes``."""
         self._known = [_versions(group) for group in self._groups]
         self._changes = [Change(change) for change in changes]

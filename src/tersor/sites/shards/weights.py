@@ -13,7 +13,7 @@ from tersor.errors import SpecError
 from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import relative_error
 from tersor.sites.shards.hop import Coded
-from tersor.sites.shards.options import Weights, seed_of
+from tersor.sites.shards.options import Weights, derive_seed
 from tersor.sites.shards.state import State
 
 
@@ -126,7 +126,7 @@ class WeightGather:
     def _seed(self) -> int | None:
         if self.options.rounding == "nearest":
             return None
-        return seed_of(self.options.seed, self.step, self.place.rank, self.module)
+        return derive_seed(self.options.seed, self.step, self.place.rank, self.module)
 
     def _copied_out(self, reference: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
         """Fill ``out`` from the reference, which the ranks of a node may hold in parts."""

@@ -100,7 +100,7 @@ class ClickCache:
         with suppress(OSError):
             self.folder.rmdir()
 
-    def remove_leavings(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove the temporary files of killed processes."""
         for path in self.folder.glob(".tersor-*"):
             path.unlink()

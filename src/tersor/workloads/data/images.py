@@ -97,13 +97,13 @@ def _order(num_images: int, seed: int, epoch: int) -> Places:
     return np.argsort(hashes(seed, _ORDER, epoch * num_images, num_images), kind="stable")
 
 
-def changed(batch: ImageBatch) -> torch.Tensor:
+def augmented(batch: ImageBatch) -> torch.Tensor:
     """Return the images flipped and shifted, uint8 [B, 3, height, width]; uncovered pixels are black.
 
     Example:
         >>> row = torch.arange(1, 5, dtype=torch.uint8).expand(1, 3, 1, 4)
         >>> flips, shifts = torch.tensor([True]), torch.tensor([[0, 1]])
-        >>> changed(ImageBatch(row, torch.zeros(1), flips, shifts))[0, 0].tolist()
+        >>> augmented(ImageBatch(row, torch.zeros(1), flips, shifts))[0, 0].tolist()
         [[0, 4, 3, 2]]
     """
     images, most = batch.images, _LARGEST_SHIFT

@@ -23,7 +23,7 @@ from tersor.workloads.data.vocabulary import (
     Ranks,
     ValueCounts,
     check_max_rows,
-    folded,
+    modulo_vocabulary,
     num_at_least,
 )
 
@@ -53,7 +53,10 @@ class NpzClicks:
     ) -> None:
         check_max_rows(max_rows)
         arrays = _arrays(path)
-        ranked = [_ranked(folded(arrays["cat"][:, table], max_rows)) for table in range(NUM_TABLES)]
+        ranked = [
+            _ranked(modulo_vocabulary(arrays["cat"][:, table], max_rows))
+            for table in range(NUM_TABLES)
+        ]
         ranks = np.stack([ranks for ranks, _ in ranked], 1)
         samples = Samples(arrays["label"], arrays["dense"], ranks)
         num_values = tuple(len(counts) for _, counts in ranked)

@@ -92,7 +92,7 @@ class _Machine:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stack: list[Any] = []
-        self._noted: dict[int, Any] = {}
+        self._memo: dict[int, Any] = {}
 
     def result(self) -> Any:
         """Return the object in the file."""
@@ -112,9 +112,9 @@ class _Machine:
             items = tuple(_finished(stack.pop()) for _ in range(_TUPLES[name]))
             stack.append(items[::-1])
         elif name in ("BINPUT", "LONG_BINPUT"):
-            self._noted[argument] = stack[-1]
+            self._memo[argument] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(self._noted[argument])
+            stack.append(self._memo[argument])
         elif name == "MARK":
             stack.append(_Mark())
         elif name not in ("PROTO", "STOP"):

@@ -34,7 +34,7 @@ _FACTORS: Final = 4
 # products and rare ids take far more samples to learn.
 _EFFECT_STEP: Final = np.float32(0.33 / 26755.0)
 _PAIR_STEP: Final = np.float32(0.06 / 74.0**2)
-_SHOWN_STEP: Final = np.float32(0.35)
+_DENSE_STEP: Final = np.float32(0.35)
 _LOGIT_LIMIT: Final = 16
 _LOGIT_STEPS: Final = 128
 """Resolution of the rounded logit, in steps per unit; a table then holds every probability."""
@@ -85,7 +85,7 @@ class PlantedModel:
 
     def logit_steps(self, dense: F32, ids: I64) -> I64:
         """Return the true logit of each sample, as an index into ``_sigmoid_steps``."""
-        logits = self._of_ids(ids) + _SHOWN_STEP * _shown(dense)
+        logits = self._of_ids(ids) + _DENSE_STEP * _dense_logit(dense)
         steps = np.rint(logits * np.float32(_LOGIT_STEPS)).astype(np.int64)
         limit = _LOGIT_LIMIT * _LOGIT_STEPS
         clipped: I64 = np.clip(steps + (limit + self.bias), 0, 2 * limit)
@@ -113,14 +113,14 @@ class PlantedModel:
         return of_ids
 
 
-def _shown(x: F32) -> F32:
+def _dense_logit(x: F32) -> F32:
     """Return the contribution of the dense features to the logit."""
     saturating = x[:, 0] / (np.float32(0.5) + np.abs(x[:, 0]))
     phase = x[:, 1] - np.float32(2.0) * np.rint(x[:, 1] * np.float32(0.5))
     wave = np.float32(4.0) * phase * (np.float32(1.0) - np.abs(phase))
     bent = np.maximum(x[:, 4], np.float32(0.0)) - np.float32(0.5) * np.abs(x[:, 5])
-    shown: F32 = saturating + wave + x[:, 2] * x[:, 3] + bent
-    return shown
+    dense_logit: F32 = saturating + wave + x[:, 2] * x[:, 3] + bent
+    return dense_logit
 
 
 @lru_cache(maxsize=1)

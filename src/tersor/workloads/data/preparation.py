@@ -21,7 +21,7 @@ from tersor.workloads.data.criteo_lines import parse_lines
 from tersor.workloads.data.sample_file import SampleFile
 from tersor.workloads.data.samples import Samples
 from tersor.workloads.data.source_files import Fingerprint, read_lines
-from tersor.workloads.data.vocabulary import Ranks, ValueCounts, check_max_rows, folded
+from tersor.workloads.data.vocabulary import Ranks, ValueCounts, check_max_rows, modulo_vocabulary
 
 PART_SAMPLES: Final = 1 << 19
 """A part is closed once it has at least this many samples, of 157 bytes each."""
@@ -60,7 +60,7 @@ def prepare(
         if found is None or not found.same_source(wanted):
             cache.clear()
             cache.save(found := wanted)
-        cache.remove_leavings()
+        cache.remove_leftovers()
         if found.stage == "reading":
             cache.save(found := _Reading(paths, cache, found, progress).run(part_samples))
         if found.stage == "ranking":
@@ -136,7 +136,7 @@ class _Reading:
         blocks: list[Samples] = []
         for text, text_end, source_nbytes in read_lines(path, start):
             samples = parse_lines(text, num_read + 1, path.name)
-            values = folded(samples.categories, self._manifest.max_rows)
+            values = modulo_vocabulary(samples.categories, self._manifest.max_rows)
             blocks.append(replace(samples, categories=values))
             num_read += len(samples)
             if sum(len(block) for block in blocks) >= part_samples:

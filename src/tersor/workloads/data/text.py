@@ -87,7 +87,7 @@ class TextPart:
         if last := decoder.decode(b"", final=True):
             yield last
 
-    def halves(self) -> tuple[TextPart, TextPart]:
+    def train_validation_split(self) -> tuple[TextPart, TextPart]:
         """Return the training part and the validation part, which is the last twentieth.
 
         The cut is moved to the start of a line if possible.

@@ -148,7 +148,7 @@ def _written(
 ) -> TokenManifest:
     told(f"reading {path.name}", 0, 0)
     if validation is None:
-        texts = TextPart(path).halves()
+        texts = TextPart(path).train_validation_split()
     else:
         texts = (TextPart(path), TextPart(validation))
     tokenizer: Tokenizer = ByteTokenizer()

@@ -18,7 +18,7 @@ _CACHED_VALUES: Final = 1 << 12
 """Number of sorted values that stay in the cache of a core during look-ups."""
 
 
-def folded(values: U32, max_rows: int | None) -> U32:
+def modulo_vocabulary(values: U32, max_rows: int | None) -> U32:
     """Return values modulo ``max_rows``, as by DLRM's ``--max-ind-range``; None leaves them unchanged."""
     return values if max_rows is None else values % np.uint32(max_rows)
 

@@ -243,7 +243,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
 
     def _peers_needed(self) -> AbstractContextManager[None]:
         """Translate gloo's errors inside a sharded model; NCCL raises its own error class."""
-        return lost_peers_explained(self.ranks.rank, says="gloo")
+        return lost_peers_explained(self.ranks.rank, message_part="gloo")
 
     def _computing(self) -> AbstractContextManager[object]:
         """Return a context that computes in the dtype of the run; FSDP and ``LocalShards`` need none."""

@@ -15,7 +15,12 @@ from tersor.workloads.data.text_opening import SYNTHETIC, open_text
 from tersor.workloads.gpt import GptConfig
 from tersor.workloads.models.gpt import GptShape
 from tersor.workloads.network.counters import sent_nbytes
-from tersor.workloads.network.shard_ways import Way, WayRun, counted_from_here, weights_of
+from tersor.workloads.network.shard_variants import (
+    ExchangeVariant,
+    VariantRun,
+    counted_from_here,
+    weights_of,
+)
 
 _WARM_STEPS: Final = 4
 """The first step gathers uncompressed weights, DDP rebuilds its buckets after it, PowerSGD compresses from the
@@ -44,7 +49,13 @@ class ShardBench:
     """Trainings of the same model that differ only in their exchange."""
 
     def __init__(
-        self, *, shape: GptShape, batch: int, seed: int, ranks_per_node: int, ways: tuple[Way, ...]
+        self,
+        *,
+        shape: GptShape,
+        batch: int,
+        seed: int,
+        ranks_per_node: int,
+        variants: tuple[ExchangeVariant, ...],
     ) -> None:
         """Create all trainings, and take some steps with each; a collective call.
 
@@ -53,11 +64,11 @@ class ShardBench:
             batch: sequences of all ranks per step.
             seed: of weights and text.
             ranks_per_node: number of ranks that share a node.
-            ways: the exchanges to compare.
+            variants: the exchanges to compare.
         """
         config = GptConfig(shape=shape, batch=batch, steps=1000, seed=seed)
         source = open_text(SYNTHETIC, seed=seed)
-        self.runs = [WayRun(config, source, way, ranks_per_node) for way in ways]
+        self.runs = [VariantRun(config, source, variant, ranks_per_node) for variant in variants]
         # all take the same steps, so their losses can be compared
         self._losses = [[run.step() for _ in range(_WARM_STEPS)] for run in self.runs]
 
@@ -82,10 +93,10 @@ class ShardBench:
             for run, one in zip(self.runs, found, strict=True):
                 one["steps"].append(_step(run))
                 one["exchanges"].append(_exchanges(run))
-        return {run.way.name: one for run, one in zip(self.runs, found, strict=True)}
+        return {run.variant.name: one for run, one in zip(self.runs, found, strict=True)}
 
 
-def _step(run: WayRun) -> dict[str, Any]:
+def _step(run: VariantRun) -> dict[str, Any]:
     """Take an ordinary training step; return its seconds, and the bytes that interfaces sent."""
     run.exchanged.clear(is_timed=False)
     before, begin = counted_from_here(), time.perf_counter()
@@ -96,7 +107,7 @@ def _step(run: WayRun) -> dict[str, Any]:
     return {"seconds": seconds, "nbytes": counts}
 
 
-def _exchanges(run: WayRun) -> dict[str, Any]:
+def _exchanges(run: VariantRun) -> dict[str, Any]:
     """Take a step whose exchanges start on all ranks together, one at a time; return their times."""
     run.exchanged.clear(is_timed=True)
     coding = run.coding_seconds()

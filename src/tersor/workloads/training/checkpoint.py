@@ -51,7 +51,7 @@ def last_step(folder: Path) -> int | None:
     return steps[-1] if steps else None
 
 
-def remove_leavings(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove incomplete checkpoints and temporary files of killed runs; no other process may be writing."""
     for _, path in _numbered(folder):
         if not (path / _COMPLETE).exists():
@@ -69,8 +69,8 @@ def save_checkpoint(run: _Run, folder: Path) -> Path:
     """
     path = folder / f"step-{run.step_number:09d}"
     save_id = str(run.ranks.gathered(secrets.token_hex(8))[0])
-    run.ranks.together(lambda: _save_rank(run, path, save_id))
-    run.ranks.together(lambda: _mark_complete(run, path, save_id))
+    run.ranks.run_on_all(lambda: _save_rank(run, path, save_id))
+    run.ranks.run_on_all(lambda: _mark_complete(run, path, save_id))
     return path
 
 
@@ -114,11 +114,11 @@ def resume(run: _Run, folder: Path) -> int:
             different checkpoints.
         CorruptDataError: a file is damaged, or belongs to another save.
     """
-    seen, path, facts = run.ranks.together(lambda: _last(folder))
+    seen, path, facts = run.ranks.run_on_all(lambda: _last(folder))
     _refuse_disagreement(folder, run.ranks.gathered(seen))
     if path is None:
         return 0
-    run.ranks.together(lambda: _load_rank(run, path, facts))
+    run.ranks.run_on_all(lambda: _load_rank(run, path, facts))
     return run.step_number
 
 

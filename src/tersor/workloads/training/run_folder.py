@@ -26,7 +26,7 @@ _PATIENCE_S: Final = 5.0
 
 
 @contextmanager
-def held(folder: Path, ranks: Ranks, *, shared: bool) -> Iterator[None]:
+def locked_run_folder(folder: Path, ranks: Ranks, *, shared: bool) -> Iterator[None]:
     """Exclude other runs from a folder while the block runs; a collective call.
 
     Args:
@@ -43,10 +43,10 @@ def held(folder: Path, ranks: Ranks, *, shared: bool) -> Iterator[None]:
     with ExitStack() as stack:
         if ranks.rank == 0:
             stack.callback(_remove_if_empty, folder, is_new)
-        ranks.together(lambda: _take_first(stack, folder, ranks, session, num_writers))
+        ranks.run_on_all(lambda: _take_first(stack, folder, ranks, session, num_writers))
         session = ranks.gathered(session)[0]
         if shared:
-            ranks.together(lambda: _take_own(stack, folder, ranks, session))
+            ranks.run_on_all(lambda: _take_own(stack, folder, ranks, session))
         yield
 
 

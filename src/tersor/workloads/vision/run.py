@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tersor.errors import SpecError
 from tersor.workloads.classification import ClassMetrics, class_sums
-from tersor.workloads.data.images import ImageBatch, ImageSource, changed, training_batch
+from tersor.workloads.data.images import ImageBatch, ImageSource, augmented, training_batch
 from tersor.workloads.models.alexnet import AlexNet
 from tersor.workloads.models.resnet import ResNet
 from tersor.workloads.training.run import TrainingRun
@@ -77,7 +77,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
     def loss(self, batch: ImageBatch) -> torch.Tensor:
         """Return the mean loss of this rank's images, attached to the autograd graph."""
         batch = batch.to(self.device)
-        return functional.cross_entropy(self._logits(changed(batch)), batch.labels)
+        return functional.cross_entropy(self._logits(augmented(batch)), batch.labels)
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits of images uint8 [B, 3, height, width], float32 [B, classes]."""

@@ -9,7 +9,7 @@ from tersor.bench.core.outcome import SuiteOutcome
 from tersor.bench.core.row_file import RowFile, read_rows
 from tersor.bench.core.rows import OperationRow
 from tersor.bench.kernels.operations import suite
-from tersor.bench.kernels.operations.calls import Place, bind
+from tersor.bench.kernels.operations.calls import BufferSet, bind
 from tersor.bench.kernels.operations.plan import OPERATIONS
 from tersor.bench.kernels.operations.suite import OperationsRun
 from tersor.kernels.group import (
@@ -111,7 +111,7 @@ def test_each_place_is_compared_and_used_in_turn(monkeypatch):
 
 @pytest.mark.parametrize("name", ["add4", "quantize4"])
 def test_a_form_of_a_call_that_writes_nothing_is_not_right(name):
-    call = bind(OPERATIONS[name], Place(torch.randn(NUM_VALUES)))
+    call = bind(OPERATIONS[name], BufferSet(torch.randn(NUM_VALUES)))
     call()
     assert call.is_right(call), "what earlier calls wrote or added must not matter"
     assert not call.is_right(lambda: None)

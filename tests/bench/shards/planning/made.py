@@ -7,7 +7,7 @@ from math import ceil
 
 from tersor.bench.core.rows import ShardRow
 from tersor.bench.core.shard_times import ShardPart, ShardTimes
-from tersor.bench.shards.contenders import described, make_way
+from tersor.bench.shards.contenders import described, make_variant
 from tersor.planning import parse_bandwidth
 from tersor.workloads.models.gpt import PRESETS
 from tests.bench.core.test_rows import make_row
@@ -105,8 +105,8 @@ def coded_by_hand(name: str) -> float:
 def made_row(name: str, link: str, *, noise: float = 1.0, step_noise: float = 1.0) -> ShardRow:
     """Return a row; ``noise`` is a factor of its exchange, ``step_noise`` of its step."""
     weights, gradients = BY_HAND[name]
-    way, bits = make_way(name), parse_bandwidth(link)
-    hidden_s = POWERSGD_S if way.hook == "powersgd" else 0.0
+    variant, bits = make_variant(name), parse_bandwidth(link)
+    hidden_s = POWERSGD_S if variant.hook == "powersgd" else 0.0
 
     def part(sent: Sent, extra_s: float) -> ShardPart:
         whole_s = sent.seconds(bits) + CODING_S * sent.coded + extra_s
@@ -119,14 +119,14 @@ def made_row(name: str, link: str, *, noise: float = 1.0, step_noise: float = 1.
     exchange_s = sum(one.seconds.p50 for one in parts if one is not None)
     coding_s = CODING_S * coded_by_hand(name)
     sending_s = exchange_s / noise - coding_s - hidden_s
-    compute_s = COMPUTE_S["bf16" if way.dtype == "bf16" else way.wrapper]
-    step_s = compute_s + coding_s + hidden_s + (1 - HIDDEN[way.wrapper]) * sending_s
+    compute_s = COMPUTE_S["bf16" if variant.dtype == "bf16" else variant.wrapper]
+    step_s = compute_s + coding_s + hidden_s + (1 - HIDDEN[variant.wrapper]) * sending_s
     times = ShardTimes(
-        wrapper=way.wrapper, network="namespaces", link=link, num_ranks=4, ranks_per_node=2, batch=4,
+        wrapper=variant.wrapper, network="namespaces", link=link, num_ranks=4, ranks_per_node=2, batch=4,
         tokens=1024, step_s=seconds(step_s * step_noise), exchange_s=seconds(exchange_s),
         weights=parts[0], gradients=parts[1],
     )  # fmt: skip
-    version, spec = described(way)
+    version, spec = described(variant)
     plain = make_row(
         suite="shards", codec=name, version=version, spec=spec, input="gpt-2M", num_values=N,
         encode_s=seconds(coding_s), decode_s=seconds(0.0), worst_error=None, error_bound=None,

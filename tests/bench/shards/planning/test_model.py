@@ -8,7 +8,7 @@ from msgspec import structs
 
 from tersor.bench.planning.blocks import plan_block, sweep_block
 from tersor.bench.planning.tables import plan_cells, plan_columns, plan_row, ranks_figure
-from tersor.bench.shards.contenders import WAYS, described
+from tersor.bench.shards.contenders import VARIANTS, described
 from tersor.bench.shards.planning.fit import fit_rows
 from tersor.bench.shards.planning.flows import flows
 from tersor.bench.shards.planning.planner import SHARDS_PLANNER
@@ -217,12 +217,12 @@ def test_a_plan_says_which_depth_it_took_for_a_model_of_no_preset():
 def test_ranks_in_one_process_receive_what_the_flows_say(name, nodes, local):
     """The site counts what each level receives; flows know nothing of its code but the size of a row."""
     # the root has as many weights as a block, 781 rows of 64: flows take all modules for equal
-    way, shape = WAYS[name], GptShape(3, 64, 2, 31, 748)
+    variant, shape = VARIANTS[name], GptShape(3, 64, 2, 31, 748)
     assert root_weights(shape) == shape.num_parameters / 4
     model = Gpt(shape)
     units = [*model.blocks, model]
     # an error of weights that are left to FSDP is none of the site's
-    ours = LocalShards(model, units, nodes, local, way.weights or Weights(), way.gradients)
+    ours = LocalShards(model, units, nodes, local, variant.weights or Weights(), variant.gradients)
     ours.gather()
     ours.stats.weights.volumes.clear()
     ours.stats.weights.volumes.update(
@@ -232,7 +232,7 @@ def test_ranks_in_one_process_receive_what_the_flows_say(name, nodes, local):
     ranks = nodes * local
     cluster = Cluster(ranks_per_node=local, inter_bits_per_s=1e9, intra_bits_per_s=1e9)
     levels = {Scope.ALL: "all", Scope.WITHIN_NODES: "node", Scope.BETWEEN_NODES: "across"}
-    for flow in flows(described(way)[1], shape, cluster, ranks, "gloo"):
+    for flow in flows(described(variant)[1], shape, cluster, ranks, "gloo"):
         if not flow.is_ours or flow.name == "weights, all-gather within nodes":
             continue
         one = Transfer(

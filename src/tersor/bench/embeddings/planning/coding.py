@@ -73,7 +73,7 @@ def fit_kernels(
     return Fit(
         profiles=_profiles(
             {name: _coding(own) for name, own in by_name.items()},
-            {name: keep_bounds(own) for name, own in by_name.items()},
+            {name: keeps_bounds(own) for name, own in by_name.items()},
             backward,
         ),
         sample_nbytes=_KERNELS_SAMPLE_NBYTES,
@@ -87,7 +87,7 @@ def fit_kernels(
     )
 
 
-def keep_bounds(rows: Iterable[ResultRow]) -> bool | None:
+def keeps_bounds(rows: Iterable[ResultRow]) -> bool | None:
     """Return whether decoded values are exact or within promised bounds; None if none is promised."""
     found = {True if row.worst_error == 0 else row.bound_held for row in rows}
     return next(held for held in (False, None, True) if held in found)
@@ -178,7 +178,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
         profiles=_profiles(
             {name: _lookup_coding(found, name) for name in names},
             {
-                name: keep_bounds(rows[name] for place in found for rows in place.tables.values())
+                name: keeps_bounds(rows[name] for place in found for rows in place.tables.values())
                 for name in names
             },
             backward,

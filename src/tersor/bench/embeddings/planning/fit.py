@@ -13,7 +13,7 @@ from statistics import median
 
 from tersor.bench.core.exchange_times import DIRECTIONS
 from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, latest
-from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, keep_bounds
+from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, keeps_bounds
 from tersor.bench.embeddings.planning.model import Fit, Profile
 from tersor.errors import SpecError
 from tersor.planning import (
@@ -180,7 +180,7 @@ def _profile(name: str, rows: Sequence[ExchangeRow]) -> Profile:
             has_sizes=any(r.exchange.sizes_s.p50 > 0 for r in own),
         )
     forward = [r for r in rows if r.codec == name and r.exchange.direction == "forward"]
-    return Profile(name, ways["forward"], ways["backward"], keeps_bound=keep_bounds(forward))
+    return Profile(name, ways["forward"], ways["backward"], keeps_bound=keeps_bounds(forward))
 
 
 def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:

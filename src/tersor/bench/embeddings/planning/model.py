@@ -152,7 +152,7 @@ class Fit:
     def notes(self, model: Model, ranks: Sequence[int]) -> list[str]:
         """Return caveats about a plan: which values are extrapolated, and which are missing."""
         guessed = None
-        if any(found.is_beyond for number in ranks for found in model.predictions(number)):
+        if any(found.is_extrapolated for number in ranks for found in model.predictions(number)):
             sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in self.measured_rows))
             guessed = f"ratios with ~ are guesses: slices of {sizes} rows were measured"
         found = (self.beyond(model, ranks), guessed, self.missing(model.workload))

@@ -29,7 +29,7 @@ def _cells(_: Model, found: Prediction) -> list[str]:
 
 
 def _ratio(phases: Phases) -> str:
-    return f"{'~' if phases.is_beyond else ''}{phases.ratio:.1f}"
+    return f"{'~' if phases.is_extrapolated else ''}{phases.ratio:.1f}"
 
 
 def _values(model: Model, found: Prediction) -> dict[str, Any]:

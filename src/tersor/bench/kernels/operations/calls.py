@@ -19,8 +19,8 @@ _POISON: Final = 0xFF
 
 
 @dataclass(slots=True)
-class Place:
-    """One copy of the values in memory; operations on it share the tensors that they only read.
+class BufferSet:
+    """A set of buffers with its own copy of the values; operations on it share the tensors that they only read.
 
     Attributes:
         values: float32 values, flat.
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation on one place; calling it runs it once.
+    """One operation on one set of buffers; calling it runs it once.
 
     Attributes:
         task: the operation.
@@ -91,9 +91,9 @@ class Call:
             self.output.copy_(self.start)
 
 
-def bind(operation: Operation, place: Place) -> Call:
-    """Bind an operation to the values of a place."""
-    return _BINDERS[operation.kind](operation, place)
+def bind(operation: Operation, buffers: BufferSet) -> Call:
+    """Bind an operation to a set of buffers."""
+    return _BINDERS[operation.kind](operation, buffers)
 
 
 def _call(
@@ -110,15 +110,15 @@ def _call(
     return Call(task, output, start, moved_nbytes, coded_nbytes)
 
 
-def _difference(operation: Operation, place: Place) -> Call:
-    x, base = place.pair(operation.dtype)
+def _difference(operation: Operation, buffers: BufferSet) -> Call:
+    x, base = buffers.pair(operation.dtype)
     coded = Coded.empty((1, 1, x.numel()), operation.nbits, operation.group, x.device)
     task = partial(coded.write_difference, x, base, operation.seed)
     return _call(task, coded.buffer, coded=[coded], values=[x, base])
 
 
-def _add(operation: Operation, place: Place) -> Call:
-    x, base = place.pair(operation.dtype)
+def _add(operation: Operation, buffers: BufferSet) -> Call:
+    x, base = buffers.pair(operation.dtype)
     coded = _sent(x, operation.nbits, operation)
     start = base.view(NUM_SENDERS, -1)
     out = start.clone()
@@ -126,8 +126,8 @@ def _add(operation: Operation, place: Place) -> Call:
     return _call(task, out, coded=[coded], values=[out, out], start=start)
 
 
-def _quantize(operation: Operation, place: Place) -> Call:
-    x, _ = place.pair(operation.dtype)
+def _quantize(operation: Operation, buffers: BufferSet) -> Call:
+    x, _ = buffers.pair(operation.dtype)
     rows = x.view(NUM_NODES, NUM_SENDERS // NUM_NODES, -1)
     num_rows, num_peers, size = rows.shape
     coded = Coded.empty((num_peers, num_rows, size), operation.nbits, operation.group, x.device)
@@ -135,8 +135,8 @@ def _quantize(operation: Operation, place: Place) -> Call:
     return _call(task, coded.buffer, coded=[coded], values=[x])
 
 
-def _requantize(operation: Operation, place: Place) -> Call:
-    x, _ = place.pair(operation.dtype)
+def _requantize(operation: Operation, buffers: BufferSet) -> Call:
+    x, _ = buffers.pair(operation.dtype)
     received = _sent(x, operation.sent_nbits or operation.nbits, operation)
     shape = (1, 1, x.numel() // NUM_SENDERS)
     coded = Coded.empty(shape, operation.nbits, operation.group, x.device)
@@ -144,8 +144,8 @@ def _requantize(operation: Operation, place: Place) -> Call:
     return _call(task, coded.buffer, coded=[received, coded], values=[])
 
 
-def _sum(operation: Operation, place: Place) -> Call:
-    x, _ = place.pair(operation.dtype)
+def _sum(operation: Operation, buffers: BufferSet) -> Call:
+    x, _ = buffers.pair(operation.dtype)
     received = _sent(x, operation.nbits, operation)
     out = torch.zeros(1, x.numel() // NUM_SENDERS, device=x.device)
     task = partial(received.read_sum, out, hadamard=operation.hadamard)
@@ -160,7 +160,7 @@ def _sent(x: torch.Tensor, nbits: int, operation: Operation) -> Coded:
     return coded
 
 
-_BINDERS: Final[Mapping[Kind, Callable[[Operation, Place], Call]]] = {
+_BINDERS: Final[Mapping[Kind, Callable[[Operation, BufferSet], Call]]] = {
     "difference": _difference,
     "add": _add,
     "quantize": _quantize,

@@ -44,10 +44,10 @@ _DEVICE_SHARES: Final = (
 
 def cpu_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge every family on the CPU by its slowest operation with one thread."""
-    book = RowLookup(operation_rows(rows))
+    lookup = RowLookup(operation_rows(rows))
     goals = []
     for family, names in _FUSED.items():
-        pairs = ((row.memcpy_gbps, row) for row in _named(book, names))
+        pairs = ((row.memcpy_gbps, row) for row in _named(lookup, names))
         values = [(row.encode_gbps / memcpy, row) for memcpy, row in pairs if memcpy]
         name = f"{family} at {_CPU_SHARE:.2f} of memcpy speed"
         goals.append(worst(name, _CPU_SHARE, values, _name_and_size))
@@ -56,24 +56,24 @@ def cpu_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
 
 def device_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge shares of the copy ceiling on CUDA, and the cost of the Hadamard transform."""
-    book = RowLookup([r for r in operation_rows(rows) if r.original_nbytes >= _LEAST_NBYTES])
+    lookup = RowLookup([r for r in operation_rows(rows) if r.original_nbytes >= _LEAST_NBYTES])
     goals = []
     for family, target, names in _DEVICE_SHARES:
-        pairs = ((row.ceiling_share, row) for row in _named(book, names))
+        pairs = ((row.ceiling_share, row) for row in _named(lookup, names))
         values = [(share, row) for share, row in pairs if share is not None]
         name = f"{family} at {target:.2f} of the copy ceiling, by bytes moved"
         goals.append(worst(name, target, values, _name_and_size))
     speeds = []
-    for row in _named(book, _FUSED["quantizing with Hadamard"]):
-        plain = book.counterpart(row, row.codec.replace("hadamard", "quantize"), peer=False)
+    for row in _named(lookup, _FUSED["quantizing with Hadamard"]):
+        plain = lookup.counterpart(row, row.codec.replace("hadamard", "quantize"), peer=False)
         if plain is not None:
             speeds.append((plain.encode_s.p50 / row.encode_s.p50, row))
     name = f"quantizing with Hadamard at {_HADAMARD_SPEED:.2f} of its speed without"
     return [*goals, worst(name, _HADAMARD_SPEED, speeds, _name_and_size)]
 
 
-def _named(book: RowLookup, names: Iterable[str]) -> list[OperationRow]:
-    return operation_rows(row for name in names for row in book.ours(name))
+def _named(lookup: RowLookup, names: Iterable[str]) -> list[OperationRow]:
+    return operation_rows(row for name in names for row in lookup.ours(name))
 
 
 def _name_and_size(row: OperationRow) -> str:

@@ -35,7 +35,7 @@ from tersor.bench.core.timing import (
 )
 from tersor.bench.core.trial import with_threads
 from tersor.bench.kernels.operations import SUITE
-from tersor.bench.kernels.operations.calls import Call, Place, bind
+from tersor.bench.kernels.operations.calls import BufferSet, Call, bind
 from tersor.bench.kernels.operations.plan import OPERATIONS
 from tersor.codecs import registry
 from tersor.errors import BackendUnavailableError
@@ -73,17 +73,17 @@ class OperationsRun:
             return
         values = made.slices[0].view(-1)
         device = values.device
-        num_places = copies_needed(values.nbytes, cache_nbytes(device))
-        places = [Place(values), *(Place(values.clone()) for _ in range(num_places - 1))]
+        num_sets = copies_needed(values.nbytes, cache_nbytes(device))
+        buffer_sets = [BufferSet(values), *(BufferSet(values.clone()) for _ in range(num_sets - 1))]
         trials = [
             trial
             for name, identity in wanted
-            if (trial := _checked(name, identity, places, outcome)) is not None
+            if (trial := _checked(name, identity, buffer_sets, outcome)) is not None
         ]
         if not trials:
             return
         clock = LoopClock(device) if device.type == "cuda" else HostClock()
-        loops = self._loops(trials, places, clock)
+        loops = self._loops(trials, buffer_sets, clock)
         graphs = self._graphs(trials, device)
         launches = count_launches({trial.key: trial.calls[0] for trial in trials}, device)
         for trial, (call_s, memcpy_s, copy_s), graph_s in zip(trials, loops, graphs, strict=True):
@@ -107,14 +107,14 @@ class OperationsRun:
         )  # fmt: skip
 
     def _loops(
-        self, trials: Sequence[_Trial], places: Sequence[Place], clock: Clock
+        self, trials: Sequence[_Trial], buffer_sets: Sequence[BufferSet], clock: Clock
     ) -> list[tuple[Percentiles, Percentiles, Percentiles | None]]:
         """Time calls in a loop, each after a copy; return seconds of call, memcpy and ceiling."""
         tasks: dict[str, Task] = {} if self.ceiling is None else {"ceiling": self.ceiling}
-        copies = [partial(_copy, place) for place in places]
+        copies = [partial(_copy, buffers) for buffers in buffer_sets]
         for trial in trials:
             tasks[f"{trial.key} copy"] = _in_turn(copies, 0)
-            # start at another place, so that the call does not find the copy's data in the cache
+            # start at another buffer set, so that the call does not find the copy's data in the cache
             tasks[trial.key] = trial.in_threads(_in_turn(trial.calls, 1))
         times = self._times(tasks, clock)
         return [(times[t.key], times[f"{t.key} copy"], times.get("ceiling")) for t in trials]
@@ -136,7 +136,7 @@ class OperationsRun:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An operation that produced the reference's bytes at every place."""
+    """An operation that produced the reference's bytes in every buffer set."""
 
     identity: dict[str, Any]
     calls: Sequence[Call]
@@ -179,13 +179,13 @@ class _Trial:
 
 
 def _checked(
-    name: str, identity: dict[str, Any], places: Sequence[Place], outcome: SuiteOutcome
+    name: str, identity: dict[str, Any], buffer_sets: Sequence[BufferSet], outcome: SuiteOutcome
 ) -> _Trial | None:
-    """Compare an operation with the reference at every place, both called and replayed."""
-    size = f"{places[0].values.nbytes / 2**20:.0f} MiB"
+    """Compare an operation with the reference in every buffer set, both called and replayed."""
+    size = f"{buffer_sets[0].values.nbytes / 2**20:.0f} MiB"
     try:
         with with_threads(identity["threads"]):
-            calls = [bind(OPERATIONS[name], place) for place in places]
+            calls = [bind(OPERATIONS[name], buffers) for buffers in buffer_sets]
             calls[0]()
             with peak_memory(calls[0].output.device) as taken:
                 calls[0]()
@@ -217,9 +217,9 @@ def _in_turn(tasks: Sequence[Callable[[], object]], first: int) -> Task:
     return run
 
 
-def _copy(place: Place) -> None:
+def _copy(buffers: BufferSet) -> None:
     """Copy the float32 values with one thread."""
-    if place.values.device.type == "cpu":
-        np.copyto(place.copied.numpy(), place.values.numpy())
+    if buffers.values.device.type == "cpu":
+        np.copyto(buffers.copied.numpy(), buffers.values.numpy())
     else:
-        place.copied.copy_(place.values)
+        buffers.copied.copy_(buffers.values)

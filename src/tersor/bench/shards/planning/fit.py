@@ -236,7 +236,7 @@ class _Sent:
     payload_s: float
 
     @property
-    def is_timed_apart(self) -> bool:
+    def has_separate_coding_times(self) -> bool:
         """Whether coding was timed separately from sending."""
         return bool(self.way.spec["hook"] != "powersgd")
 
@@ -283,7 +283,7 @@ def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
 
 def _fit_transports(seen: Sequence[_Sent]) -> dict[Kind, Transport]:
     """Fit the costs of collectives; rings and all-to-alls each have their own efficiency."""
-    own = [one for one in seen if one.is_timed_apart]
+    own = [one for one in seen if one.has_separate_coding_times]
     if not own:
         raise SpecError(
             "coding and sending are not timed apart in these rows; add those of float32"
@@ -309,7 +309,7 @@ def _with_hidden_coding(
         - one.num_passes * transports["ring"].payload_s
         - sum(one.links_s[kind] / transports[kind].efficiency for kind in _FAR_KINDS)
         for one in seen
-        if one.way.name == way.name and not one.is_timed_apart
+        if one.way.name == way.name and not one.has_separate_coding_times
     ]
     return replace(way, hidden_coding_s=max(0.0, median(left))) if left else way
 

@@ -66,7 +66,7 @@ from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
     addresses,
-    before_tile,
+    sum_before_in_tensor,
 )
 from tersor.kernels.runtime.sparing import is_sparing
 from tersor.types import Bound
@@ -89,7 +89,7 @@ def _put_escapes(
     """
     positions = (head + 2).to(tl.pointer_type(tl.int32))
     for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
-        rank = before_tile(ends, first, tile)
+        rank = sum_before_in_tensor(ends, first, tile)
         if tl.load(ends + tile) > rank:
             for part in range(0, tile_values, PART):
                 position = (tile - first) * tile_values + part + tl.arange(0, PART)

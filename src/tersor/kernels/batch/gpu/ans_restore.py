@@ -25,7 +25,7 @@ from tersor.kernels.quantize.gpu.values import (
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import I32, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_end, tile_table
+from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, sum_before, tile_table
 
 TILE: Final = 4096
 """Residuals that one program sums."""
@@ -74,7 +74,7 @@ def _restore_kernel(
         source, target = tl.load(residuals + k), tl.load(targets + k)
         before, step = 0, as_compute(number, TYPE)
         if IS_LINE:
-            before = (tile_end(ends, tile) - tile_end(ends, first)).to(tl.int32)
+            before = (sum_before(ends, tile) - sum_before(ends, first)).to(tl.int32)
         if (tile + 1 - first) * TILE <= count:
             _restore_tile(
                 source, target, position, count, before, step, TYPE, ALIGNED, True, IS_LINE

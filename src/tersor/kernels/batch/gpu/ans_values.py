@@ -19,7 +19,7 @@ from tersor.kernels.batch.gpu.ans_quantize import Task, shapes_of
 from tersor.kernels.batch.gpu.ans_tile import escape_window
 from tersor.kernels.entropy.rans.gpu.block import (
     LANES,
-    count_symbol,
+    count_words,
     load_entry,
     put_symbol,
     share_entries,
@@ -29,7 +29,7 @@ from tersor.kernels.entropy.rans.gpu.encode_streams import (
     Blocks,
     block_table,
     body_parts,
-    num_stored,
+    num_stored_frequencies,
     num_used,
     own_block,
     sum_words,
@@ -88,7 +88,7 @@ def _step(
     if STORE:
         x, num_words = put_symbol(x, entry, words, num_words, most, lane_bit, bits, PTX, True)
     else:
-        x, num_words = count_symbol(x, entry, num_words, bits)
+        x, num_words = count_words(x, entry, num_words, bits)
         if IS_WIDE:
             is_escape = ((symbol - escape[0]) & (_WIDE - 1)) >= escape[1]
             escaped += (is_escape & inside).to(tl.int32)
@@ -215,7 +215,7 @@ def _write_kernel(
     target = tl.load(targets + k)
     if (size > 0) & (target != 0):
         body = target.to(tl.pointer_type(tl.uint8))
-        stored = num_stored(alphabets, k, STATIC)
+        stored = num_stored_frequencies(alphabets, k, STATIC)
         num_blocks, offsets_start, states_start = body_parts(count, stored)
         is_coded = num_used(used, k, STATIC) > 1
         words_start = states_start + tl.where(is_coded, STATES_NBYTES * num_blocks, 0)

@@ -72,7 +72,7 @@ from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
     bound_table,
-    tile_end,
+    sum_before,
     tile_table,
 )
 from tersor.types import Bound
@@ -259,7 +259,7 @@ def _write_kernel(
             first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
             count, address = tl.load(counts + k), tl.load(starts + k)
             grid, shape = load_grid(grids, k), _shape_of(shapes, k, DIMS)
-            origin = tile_end(ends, first)
+            origin = sum_before(ends, first)
             body = out + tl.load(row + OFFSET) + HEADER_NBYTES
             begin = first + (run - tl.load(first_runs + k)) * RUN
             for tile in range(begin, tl.minimum(begin + RUN, last)):
@@ -273,7 +273,7 @@ def _write_kernel(
                     fields = _shaped_fields(
                         address, base, count, shape, grid, own, TYPE, ALIGNED, DIMS
                     )
-                before, end = tile_end(ends, tile) - origin, tile_end(ends, tile + 1) - origin
+                before, end = sum_before(ends, tile) - origin, sum_before(ends, tile + 1) - origin
                 put_tile(body, count, tile - first, last - first, before, end, fields, BLOCK)
 
 
@@ -296,7 +296,7 @@ def _finish_kernel(
         if tl.program_id(1) == 0:
             close_payload(payload, count, row, TYPE)
             if tl.load(row + MODE) == CODED:
-                total = tile_end(ends, last) - tile_end(ends, first)
+                total = sum_before(ends, last) - sum_before(ends, first)
                 close_body(payload + HEADER_NBYTES, count, last - first, total, BLOCK)
 
 

@@ -36,7 +36,7 @@ from tersor.kernels.quantize.gpu.values import as_compute, dequantize_values, st
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_end, tile_table
+from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, sum_before, tile_table
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
@@ -163,7 +163,7 @@ def _decode_kernel(
                 ALIGNED, BLOCK, ROWS,
             )  # fmt: skip
         else:
-            before = tile_end(ends, first + local) - tile_end(ends, first)
+            before = sum_before(ends, first + local) - sum_before(ends, first)
             _restore_tile(
                 body, body_nbytes, count, local, num_tiles, before.to(tl.int32), step, address,
                 status + k, TYPE, ALIGNED, BLOCK,

@@ -35,7 +35,7 @@ from tersor.kernels.quantize.gpu.values import load_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import padded, tile_end, tile_table
+from tersor.kernels.runtime.gpu.tiles import padded, sum_before, tile_table
 
 _MAX_TILES: Final = 8
 """Tiles of the largest tensor that counts as small."""
@@ -189,10 +189,10 @@ def _write_kernel(
     if tl.load(row + MODE) == CODED:
         body = payload + HEADER_NBYTES
         fields = tile_fields(address, local * TILE, count, grid, TYPE, ALIGNED)
-        before, end = tile_end(ends, local), tile_end(ends, local + 1)
+        before, end = sum_before(ends, local), sum_before(ends, local + 1)
         put_tile(body, count, local, last, before, end, fields, BLOCK)
         if local == 0:
-            close_body(body, count, last, tile_end(ends, last), BLOCK)
+            close_body(body, count, last, sum_before(ends, last), BLOCK)
     if local == 0:
         tl.store(sizes + k, tl.load(row + SIZE))
         finish_tiles(

@@ -62,10 +62,10 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
-    before_tile,
     num_parts,
     padded,
     store_zeros,
+    sum_before_in_tensor,
     sum_tiles,
     tile_table,
 )
@@ -257,7 +257,7 @@ def _place_outliers(
 ):  # fmt: skip
     """Store the outliers of this program's share of the tiles ``[first, last)``."""
     for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
-        before = before_tile(missing, first, tile)
+        before = sum_before_in_tensor(missing, first, tile)
         if tl.load(missing + tile) > before:
             for part in range(0, TILE, PART):
                 position = (tile - first) * TILE + part + tl.arange(0, PART)

@@ -27,7 +27,7 @@ from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
     SHORT_PARTS,
     RowNumbers,
-    count_slots,
+    count_first_rows,
     fold_matrix,
     number_matrix,
     number_slots,
@@ -281,7 +281,7 @@ def _number_by_value(
             ROWS_PER_TILE=ROWS_PER_TILE, PARTS=SHORT_PARTS, **short_options(rows),
         )  # fmt: skip
         return
-    count_slots(rows, counts, numbers, ranges)
+    count_first_rows(rows, counts, numbers, ranges)
     _grid_kernel[(len(task.matrices),)](
         tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, grids,
         TYPE=TYPES[dtype], LANES=SCAN_STEP,
@@ -309,7 +309,9 @@ def _find_symbols(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> _Task:
         matrices, by_value, by_code, task.extents, task.coding.grids, task.decisions,
         task.index, task.coding.symbols,
     )  # fmt: skip
-    keep_codes(matrices, task.decisions.unique, by_code.first, rows.codes, task.coding.symbols)
+    keep_codes(
+        matrices, task.decisions.num_distinct, by_code.first, rows.codes, task.coding.symbols
+    )
     return task
 
 
@@ -331,7 +333,7 @@ def encode_rows_list(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> Fus
         count_symbols(streams, task.counts)
         encoded = encode_streams(streams, task.counts)
         sizes, status = plan_payloads(
-            matrices, decisions.unique, encoded.nbytes, task.extents, task.keys, coding.grids,
+            matrices, decisions.num_distinct, encoded.nbytes, task.extents, task.keys, coding.grids,
             dtype, coding.plan,
         )  # fmt: skip
     planned = PlannedRows(xs, matrices, decisions, task.index, streams, encoded, coding.plan)

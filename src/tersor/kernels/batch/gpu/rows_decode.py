@@ -47,7 +47,7 @@ from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, before_tile, sum_tiles
+from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, sum_before_in_tensor, sum_tiles
 from tersor.kernels.runtime.side_stream import fork_join
 from tersor.kernels.runtime.workspace import Layout
 
@@ -132,7 +132,7 @@ def _join_kernel(
         begin = tl.load(first_tiles + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
         own = index_symbols(symbols, starts, num_matrices, k, HAS_SYMBOLS)
-        before = before_tile(ends, begin, tile).to(tl.int32)
+        before = sum_before_in_tensor(ends, begin, tile).to(tl.int32)
         _join_tile(
             k, row, tl.load(num_rows + k), before, plan_row, own, index + tl.load(first_rows + k),
             status, HAS_SYMBOLS,

@@ -292,7 +292,7 @@ class PlannedRows:
             _place_kernel[(num, programs_each(num, num_shares))](
                 addresses(self.xs, device), matrices.numels, tiles.counts, matrices.rows.first_rows,
                 tiles.first_tiles, self.plan,
-                (decisions.unique, decisions.alphabets, decisions.lows), self.index.marks,
+                (decisions.num_distinct, decisions.alphabets, decisions.lows), self.index.marks,
                 self.index.refs, out, nbytes, targets, TYPE=TYPES[self.xs[0].dtype],
                 TILE_WORDS=MARK_WORDS, FIELDS=fields, LANES=min(256, fields), num_warps=4,
             )  # fmt: skip

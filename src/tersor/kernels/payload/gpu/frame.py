@@ -13,19 +13,19 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 
 
-@jit_kernel(do_not_specialize=["num_payloads", "room"])
+@jit_kernel(do_not_specialize=["num_payloads", "frame_nbytes"])
 def _offsets_kernel(
-    sizes, least, num_payloads, room, offsets, checked, status, LANES: tl.constexpr,
+    sizes, least, num_payloads, frame_nbytes, offsets, checked, status, LANES: tl.constexpr,
     IS_TABLE: tl.constexpr,
 ):  # fmt: skip
     """One program computes offsets from sizes; all sizes become 0 if one is impossible or they do not fit.
 
     If ``IS_TABLE``, ``sizes`` holds the address of the frame, which is added to the offsets, the address of the
-    sizes, and the room.
+    sizes, and the size of the frame.
     """
     base = tl.full((), 0, tl.int64)
     if IS_TABLE:
-        base, room = tl.load(sizes), tl.load(sizes + 2)
+        base, frame_nbytes = tl.load(sizes), tl.load(sizes + 2)
         sizes = tl.load(sizes + 1).to(tl.pointer_type(tl.int64))
     total = tl.zeros([1], dtype=tl.int64)
     wrong = tl.zeros([1], dtype=tl.int32)
@@ -33,11 +33,11 @@ def _offsets_kernel(
         k = start + tl.arange(0, LANES)
         size = tl.load(sizes + k, mask=k < num_payloads, other=0)
         smallest = tl.load(least + k, mask=k < num_payloads, other=0)
-        possible = (size >= smallest) & (size <= room)
+        possible = (size >= smallest) & (size <= frame_nbytes)
         wrong += tl.sum((~possible).to(tl.int32), axis=0)
         # impossible sizes are left out, so that the sum cannot overflow
         total += tl.sum(tl.where(possible, padded(size), 0), axis=0)
-    good = (wrong == 0) & (total <= room)
+    good = (wrong == 0) & (total <= frame_nbytes)
     end = tl.zeros([1], dtype=tl.int64) + base
     for start in range(0, num_payloads, LANES):
         k = start + tl.arange(0, LANES)
@@ -66,10 +66,10 @@ def _copy_kernel(sources, sizes, offsets, frame, LANES: tl.constexpr):
 
 
 def frame_places(
-    sizes: torch.Tensor, least_nbytes: Sequence[int], room_nbytes: int
+    sizes: torch.Tensor, least_nbytes: Sequence[int], frame_nbytes: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See ``payload.frame.frame_places``."""
-    return _places(sizes.contiguous(), tuple(least_nbytes), room_nbytes, is_table=False)
+    return _places(sizes.contiguous(), tuple(least_nbytes), frame_nbytes, is_table=False)
 
 
 def places_of_frame(
@@ -83,14 +83,14 @@ def places_of_frame(
 
 
 def _places(
-    source: torch.Tensor, least_nbytes: tuple[int, ...], room_nbytes: int, is_table: bool
+    source: torch.Tensor, least_nbytes: tuple[int, ...], frame_nbytes: int, is_table: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     num, device = len(least_nbytes), source.device
     offsets, checked = torch.empty(2, num, dtype=torch.int64, device=device).unbind()
     status = torch.empty(1 + num, dtype=torch.int32, device=device)
     with torch.cuda.device_of(source):
         _offsets_kernel[(1,)](
-            source, on_device(least_nbytes, device), num, room_nbytes, offsets, checked, status,
+            source, on_device(least_nbytes, device), num, frame_nbytes, offsets, checked, status,
             LANES=256, IS_TABLE=is_table,
         )  # fmt: skip
     return offsets, checked, status

@@ -14,7 +14,7 @@ from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import TileTable, padded, store_zeros, tile_end
+from tersor.kernels.runtime.gpu.tiles import TileTable, padded, store_zeros, sum_before
 
 HEADER_NBYTES = tl.constexpr(layout.HEADER.size)
 EXACT, CODED, CONSTANT = (
@@ -91,13 +91,13 @@ def plan_kernel(
         count = tl.load(counts + k, mask=inside, other=0)
         first = tl.load(first_tiles + k, mask=inside, other=0)
         last = tl.load(first_tiles + k + 1, mask=inside, other=0)
-        words = tile_end(ends, last) - tile_end(ends, first)
+        words = sum_before(ends, last) - sum_before(ends, first)
         body = tl.load(fixed_nbytes + k, mask=inside, other=0) + padded(4 * words)
-        both = tile_end(ends, last + num_tiles) - tile_end(ends, first + num_tiles)
+        both = sum_before(ends, last + num_tiles) - sum_before(ends, first + num_tiles)
         outliers, specials = both >> 32, both & 0xFFFFFFFF
         low, high = load_range(keys, k, inside, TYPE)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
-        varying = tile_end(ends, last + 2 * num_tiles) - tile_end(ends, first + 2 * num_tiles)
+        varying = sum_before(ends, last + 2 * num_tiles) - sum_before(ends, first + 2 * num_tiles)
         is_uniform = (varying == 0) & (low == high)
         decided = decide(
             count, body, outliers, specials, step.to(tl.float64), is_uniform, low, TYPE
@@ -150,9 +150,9 @@ def place_outliers(
     is_coded = tl.load(row + MODE) == CODED
     step, inverse, bound = grid
     for t in range(tile, stop):
-        both = tile_end(ends, t + num_tiles + 1) - tile_end(ends, t + num_tiles)
+        both = sum_before(ends, t + num_tiles + 1) - sum_before(ends, t + num_tiles)
         if both > 0:
-            earlier = tile_end(ends, t + num_tiles) - tile_end(ends, first + num_tiles)
+            earlier = sum_before(ends, t + num_tiles) - sum_before(ends, first + num_tiles)
             before = tl.where(is_coded, earlier >> 32, earlier & 0xFFFFFFFF)
             for part in range(0, TILE, PART):
                 position = (t - first) * TILE + part + tl.arange(0, PART)

@@ -26,25 +26,25 @@ _TILE: Final = 4096
 
 @triton.jit
 def _quantize_tile(
-    x, position, num_values, step, inverse, bound, codes, is_lost, TYPE: tl.constexpr,
+    x, position, num_values, step, inverse, bound, codes, is_outlier, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     values = load_values(x.to(tl.int64), position, num_values, 0.0, TYPE, ALIGNED, WHOLE)
     found, held = quantize_values(
         values, from_bits(step, TYPE), from_bits(inverse, TYPE), from_bits(bound, TYPE), TYPE
     )
-    lost = 1 - held.to(tl.int8)
+    outlier = 1 - held.to(tl.int8)
     if WHOLE:
         tl.store(codes + position, found)
-        tl.store(is_lost + position, lost)
+        tl.store(is_outlier + position, outlier)
     else:
         tl.store(codes + position, found, mask=position < num_values)
-        tl.store(is_lost + position, lost, mask=position < num_values)
+        tl.store(is_outlier + position, outlier, mask=position < num_values)
 
 
 @jit_kernel(do_not_specialize=["num_values", "step", "inverse", "bound"])
 def _quantize_kernel(
-    x, num_values, step, inverse, bound, codes, is_lost, TYPE: tl.constexpr,
+    x, num_values, step, inverse, bound, codes, is_outlier, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes ``TILE`` values; ``step``, ``inverse`` and ``bound`` are float64 bits."""
@@ -53,27 +53,27 @@ def _quantize_kernel(
     # only the last tile is masked, because a mask prevents wide loads and stores
     if start + TILE <= num_values:
         _quantize_tile(
-            x, position, num_values, step, inverse, bound, codes, is_lost, TYPE, ALIGNED, True
+            x, position, num_values, step, inverse, bound, codes, is_outlier, TYPE, ALIGNED, True
         )
     else:
         _quantize_tile(
-            x, position, num_values, step, inverse, bound, codes, is_lost, TYPE, ALIGNED, False
+            x, position, num_values, step, inverse, bound, codes, is_outlier, TYPE, ALIGNED, False
         )
 
 
 def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.bounded_quantize``; waits for the device once, for the number of outliers."""
     codes = torch.empty(x.numel(), dtype=torch.int32, device=x.device)
-    is_lost = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
+    is_outlier = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
     if x.numel() == 0:
         return codes, torch.empty(0, dtype=torch.int64, device=x.device)
     numbers = (bits_of(grid.step), bits_of(grid.inverse), bits_of(grid.bound))
     x = x.reshape(-1)
     _quantize_kernel[(ceil_div(x.numel(), _TILE),)](
-        x.view(_carrier(x.dtype)), x.numel(), *numbers, codes, is_lost, TYPE=TYPES[x.dtype],
+        x.view(_carrier(x.dtype)), x.numel(), *numbers, codes, is_outlier, TYPE=TYPES[x.dtype],
         ALIGNED=are_aligned([x]), TILE=_TILE,
     )  # fmt: skip
-    return codes, torch.nonzero(is_lost.view(torch.bool)).view(-1)
+    return codes, torch.nonzero(is_outlier.view(torch.bool)).view(-1)
 
 
 @jit_kernel(do_not_specialize=["num_codes", "step"])

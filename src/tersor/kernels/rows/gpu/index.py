@@ -20,7 +20,7 @@ from tersor.kernels.rows import layout
 from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
     RowNumbers,
-    count_slots,
+    count_first_rows,
     look_up,
     number_matrix,
     number_slots,
@@ -29,7 +29,7 @@ from tersor.kernels.rows.dedup.gpu.numbers import (
 from tersor.kernels.rows.dedup.gpu.slots import ROWS_PER_TILE
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import before_tile, padded, sum_tiles
+from tersor.kernels.runtime.gpu.tiles import padded, sum_before_in_tensor, sum_tiles
 
 _SYMBOL_NBITS = tl.constexpr(layout.SYMBOL_NBITS)
 _TABLE_NBITS = tl.constexpr(layout.TABLE_NBITS)
@@ -51,7 +51,7 @@ class Decisions:
     Streams are the codes of all matrices, followed by the coded indices of all matrices.
 
     Attributes:
-        unique: int64, number of distinct rows; 0 if the matrix cannot be coded here.
+        num_distinct: int64, number of distinct rows; 0 if the matrix cannot be coded here.
         counts: int64 [2 * num_matrices], number of symbols of each stream; 0 for an index that is not
             worth coding.
         alphabets: int32 [2 * num_matrices].
@@ -59,7 +59,7 @@ class Decisions:
         lows: int32, the smallest code.
     """
 
-    unique: torch.Tensor
+    num_distinct: torch.Tensor
     counts: torch.Tensor
     alphabets: torch.Tensor
     rotations: torch.Tensor
@@ -108,7 +108,7 @@ def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
     ``decisions`` are the attributes of ``Decisions``. Returns the number of distinct rows, 0 if the matrix is not
     coded.
     """
-    unique, num_symbols, alphabets, rotations, lows = decisions
+    num_distinct, num_symbols, alphabets, rotations, lows = decisions
     below, above = tl.load(codes + 2 * k + BELOW), tl.load(codes + 2 * k + ABOVE)
     smallest = -below + BIAS
     alphabet = above - BIAS - smallest + 1
@@ -119,7 +119,7 @@ def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
     symbols = 2 + ((num_coded - 1) >> low_nbits(nbits))
     is_worth = is_coded & ((num_rows - num_coded) * nbits > symbols * _TABLE_NBITS)
     low = tl.where(is_coded, smallest, 0).to(tl.int32)
-    tl.store(unique + k, num_coded)
+    tl.store(num_distinct + k, num_coded)
     tl.store(lows + k, low)
     tl.store(num_symbols + k, num_coded * tl.load(widths + k))
     tl.store(alphabets + k, tl.where(is_coded, alphabet, 1).to(tl.int32))
@@ -150,7 +150,7 @@ def _kept_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl
     ``begin`` is the first tile of the matrix. ``first`` lists the rows that are distinct by code, and the
     prefix sums ``ends`` over the tiles of rows that are distinct by value tell which of them to examine.
     """
-    kept = before_tile(ends, begin, begin + distinct // TILE)
+    kept = sum_before_in_tensor(ends, begin, begin + distinct // TILE)
     number = kept + tl.arange(0, TILE)
     known = number < num_distinct
     place = tl.load(first + first_row + number, mask=known, other=0)
@@ -173,8 +173,8 @@ def _split_tile(
         num_distinct: number of distinct rows of the matrix.
         is_merged: whether numbering by codes differs from numbering by values.
         counts: number of rows of each matrix.
-        first_rows: ``RowList.first_rows``.
-        tables: ``RowList.tables``.
+        first_rows: ``RowLayout.first_rows``.
+        tables: ``RowLayout.tables``.
         by_value: slots and places of the rows.
         by_code: slots and places of the distinct rows.
         marks: receives the marks of the matrix.
@@ -217,7 +217,7 @@ def _split_kernel(
     if num_distinct > 0:
         begin = tl.load(first_tiles + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
-        before = before_tile(ends, begin, tile)
+        before = sum_before_in_tensor(ends, begin, tile)
         # if no rows were merged, numbering by codes equals numbering by values
         is_merged = num_distinct < tl.load(distinct_counts + k)
         if is_merged:
@@ -308,7 +308,8 @@ def split_index(
     rows, num = matrices.rows, len(matrices)
     tiles = rows.tiles
     decided = (
-        decisions.unique, decisions.counts, decisions.alphabets, decisions.rotations, decisions.lows
+        decisions.num_distinct, decisions.counts, decisions.alphabets, decisions.rotations,
+        decisions.lows,
     )  # fmt: skip
     values, again = (by_value.slots, by_value.places), (by_code.slots, by_code.places)
     has_symbols = matrices.num_indices > 0
@@ -320,7 +321,7 @@ def split_index(
             HAS_SYMBOLS=has_symbols, **short_options(rows),
         )  # fmt: skip
         return
-    count_slots(rows, by_value.counts, by_code)
+    count_first_rows(rows, by_value.counts, by_code)
     _decide_kernel[(num,)](
         tiles.first_tiles, by_code.ends, by_code.counts, tiles.counts, matrices.widths, codes,
         grids, num, decided, LANES=SCAN_STEP,
@@ -328,7 +329,7 @@ def split_index(
     number_slots(rows, by_value.counts, by_code)
     _split_kernel[(tiles.num_tiles,)](
         tiles.counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables,
-        by_value.counts, decisions.unique, values, by_value.ends, again, by_code.first,
+        by_value.counts, decisions.num_distinct, values, by_value.ends, again, by_code.first,
         by_code.ends, matrices.starts, num, memory, index.marks, index.refs, TILE=ROWS_PER_TILE,
         HAS_SYMBOLS=has_symbols,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.rows import layout
-from tersor.kernels.rows.dedup.gpu.slots import ROWS, RowList, member_tiles, row_list
+from tersor.kernels.rows.dedup.gpu.slots import ROWS, RowLayout, member_tiles, row_layout
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import TileTable
 
@@ -78,7 +78,7 @@ class MatrixList:
 
     numels: torch.Tensor
     widths: torch.Tensor
-    rows: RowList
+    rows: RowLayout
     capacities: tuple[int, ...]
     starts: torch.Tensor
     codes_nbytes: int
@@ -143,7 +143,7 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
     return MatrixList(
         to_device_async(numels, torch.int64, device),
         to_device_async([width for _, width in shapes], torch.int64, device),
-        row_list(rows_per_matrix, device),
+        row_layout(rows_per_matrix, device),
         numels,
         to_device_async(starts[:-1], torch.int64, device),
         starts[len(shapes)],

@@ -20,7 +20,7 @@ from tersor.kernels.runtime.gpu.compile_events import first_launch
 
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 _hooks: Final[Any] = triton.knobs.runtime
-_IS_KNOWN: Final = tuple(map(int, triton.__version__.split(".")[:2])) in ((3, 6), (3, 7))
+_HAS_KNOWN_RUN: Final = tuple(map(int, triton.__version__.split(".")[:2])) in ((3, 6), (3, 7))
 """Whether compiled kernels have the ``run`` signature used below; others go through Triton's public API."""
 
 
@@ -71,7 +71,7 @@ class Kernel:
             return
         compiled, constants = found
         grid = (*grid, 1, 1)[:3]
-        if not _IS_KNOWN or _has_hooks():
+        if not _HAS_KNOWN_RUN or _has_hooks():
             compiled[grid](*addressed, *constants)
             return
         # what ``compiled[grid]`` does without hooks, in 6 us instead of 10

@@ -69,7 +69,7 @@ def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
 
 
 @triton.jit
-def before_tile(ends, begin, tile):
+def sum_before_in_tensor(ends, begin, tile):
     """Return the sum over the tiles before ``tile`` of a tensor whose first tile is ``begin``."""
     return tl.load(ends + tile - 1, mask=tile > begin, other=0)
 
@@ -114,7 +114,7 @@ def num_parts(count, SIZE: tl.constexpr):
 
 
 @triton.jit
-def tile_end(ends, tile):
+def sum_before(ends, tile):
     """Return the sum over all tiles before ``tile`` (which may be a tensor), from inclusive prefix sums."""
     return tl.load(ends + tile - 1, mask=tile > 0, other=0)
 

@@ -72,7 +72,7 @@ class VariableCodec(ABC):
     def encode(self, input_tensor: torch.Tensor, ctx: Context | None = None) -> torch.Tensor:
         """Store the tensor to send, and return an empty tensor for TorchRec to send."""
         if ctx is None or ctx.flat is not None or ctx.lengths:
-            raise self._lost()
+            raise self._unexpected_call_order()
         with self.wire.group.abort_on_error():
             self._check(input_tensor, ctx)
         ctx.flat = input_tensor.detach().reshape(-1)
@@ -100,7 +100,7 @@ class VariableCodec(ABC):
             BackendUnavailableError: this version of TorchRec calls its codecs in another order.
         """
         if ctx is None or ctx.flat is None:
-            raise self._lost()
+            raise self._unexpected_call_order()
         ctx.lengths.append(int(input_len))
         if len(ctx.lengths) == 2 * self.route.world_size:
             try:
@@ -117,7 +117,7 @@ class VariableCodec(ABC):
         first, second = ctx.lengths[:num_peers], ctx.lengths[num_peers:]
         send, receive = (second, first) if self.route.receives_first else (first, second)
         if not self.route.fits(flat.numel(), send, receive):
-            raise self._lost()
+            raise self._unexpected_call_order()
         outgoing = self.route.chunks(flat, send)
         widths = [[block.width for block in blocks] for blocks in self.route.incoming]
         rows = self.route.rows(receive)
@@ -142,13 +142,13 @@ class VariableCodec(ABC):
         if ctx is not None and ctx.failure is not None:
             raise ctx.failure
         if ctx is None or ctx.transfer is None:
-            raise self._lost()
+            raise self._unexpected_call_order()
         chunks = ctx.transfer.wait()
         ctx.transfer = None
         nothing = torch.zeros(0, dtype=self.wire.dtype, device=self.wire.device)
         return torch.cat([nothing, *(torch.cat(peer, 1).view(-1) for peer in chunks if peer)])
 
-    def _lost(self) -> BackendUnavailableError:
+    def _unexpected_call_order(self) -> BackendUnavailableError:
         """Leave the group, and return the error for an unexpected order of TorchRec's calls."""
         self.wire.group.close()
         return BackendUnavailableError(

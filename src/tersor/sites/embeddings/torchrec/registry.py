@@ -209,7 +209,7 @@ class TorchRecCodecs(dict[str, Any]):
         self._wire = AllToAll(None, formats, self._dtype, self._device, every)
         self._attached = []
         for place, each, names in zip(places, blocks, channels, strict=True):
-            pair = self._made(place.is_pooled, each, self._wire, names)
+            pair = self._make_codecs(place.is_pooled, each, self._wire, names)
             self._attached += (pair.forward, pair.backward)
             for part in place.parts:
                 part._codecs = pair  # noqa: SLF001 - where TorchRec keeps what its sharder was given
@@ -226,7 +226,7 @@ class TorchRecCodecs(dict[str, Any]):
             if parts:
                 yield _Place(sharding, parts)
 
-    def _made(
+    def _make_codecs(
         self, is_pooled: bool, blocks: list[Blocks], wire: AllToAll, channels: tuple[str, str]
     ) -> Any:
         """Create the codecs of one all-to-all."""

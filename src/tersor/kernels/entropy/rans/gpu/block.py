@@ -187,7 +187,7 @@ def put_symbol(
 
 
 @triton.jit
-def count_symbol(x, entry, num_words, bits):
+def count_words(x, entry, num_words, bits):
     """Do the same as ``put_symbol``, but store nothing and count the words of each lane separately."""
     magic, high = entry
     complement = high & 0x3FFF

@@ -23,7 +23,7 @@ from tersor.kernels.entropy.rans.gpu.encode_streams import (
     block_table,
     body_parts,
     num_programs_of,
-    num_stored,
+    num_stored_frequencies,
     own_block,
 )
 from tersor.kernels.entropy.rans.gpu.table import (
@@ -180,7 +180,7 @@ def _decode_kernel(
     facts += k * _NUM_FACTS
     if (size > 0) & (tl.load(facts + _GOOD) > 0):
         alphabet, place = tl.load(alphabets + k), tl.load(places + k)
-        stored = num_stored(alphabets, k, STATIC)
+        stored = num_stored_frequencies(alphabets, k, STATIC)
         num_blocks, offsets_start, states_start = body_parts(count, stored)
         num_words_room = (tl.load(rooms + k) - states_start - STATES_NBYTES * num_blocks) // 2
         body = tl.load(bodies + k).to(tl.pointer_type(tl.uint8))

@@ -36,7 +36,7 @@ STATES_NBYTES = tl.constexpr(4 * layout.LANES)
 (_LARGE, _LARGE_BLOCK), (_MEDIUM, _MEDIUM_BLOCK), (_, _SMALL_BLOCK) = (
     (tl.constexpr(least), tl.constexpr(block)) for least, block in layout.BLOCKS
 )
-_SUMMED: Final = 1024
+_BLOCKS_PER_STEP: Final = 1024
 """Blocks per step of a prefix sum over words: more steps take longer than larger ones."""
 
 
@@ -164,7 +164,7 @@ def body_parts(count, num_frequencies):
 
 
 @triton.jit
-def num_stored(alphabets, k, STATIC: tl.constexpr):
+def num_stored_frequencies(alphabets, k, STATIC: tl.constexpr):
     """Return how many frequencies the body of stream ``k`` stores: none if the table is static."""
     if STATIC:
         return tl.full((), 0, tl.int32)
@@ -232,7 +232,7 @@ def _sum_kernel(
     """One program turns the word counts of one stream into prefix sums and computes its body's size."""
     k = tl.program_id(0).to(tl.int64)
     count, first = tl.load(counts + k), tl.load(firsts + k)
-    num_blocks, _, states_start = body_parts(count, num_stored(alphabets, k, STATIC))
+    num_blocks, _, states_start = body_parts(count, num_stored_frequencies(alphabets, k, STATIC))
     total = tl.full((), 0, tl.int64)
     for start in range(0, num_blocks, LANES):
         b = start + tl.arange(0, LANES)
@@ -314,7 +314,14 @@ def sum_words(
     See ``Streams`` and ``EncodedStreams`` for the tensors; ``is_static`` means that bodies store no table.
     """
     _sum_kernel[(nbytes.numel(),)](
-        counts, alphabets, used, blocks.firsts, ends, nbytes, STATIC=is_static, LANES=_SUMMED
+        counts,
+        alphabets,
+        used,
+        blocks.firsts,
+        ends,
+        nbytes,
+        STATIC=is_static,
+        LANES=_BLOCKS_PER_STEP,
     )
 
 
@@ -328,7 +335,7 @@ def _place_kernel(
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     target = tl.load(targets + k)
     if (size > 0) & (target != 0):
-        stored = num_stored(alphabets, k, STATIC)
+        stored = num_stored_frequencies(alphabets, k, STATIC)
         num_blocks, offsets_start, states_start = body_parts(count, stored)
         is_coded = num_used(used, k, STATIC) > 1
         states_nbytes = tl.where(is_coded, STATES_NBYTES * num_blocks, 0)

@@ -23,7 +23,7 @@ from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import I32
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import are_aligned, padded, tile_end
+from tersor.kernels.runtime.gpu.tiles import are_aligned, padded, sum_before
 from tersor.raw_bytes import padded as padded_nbytes
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
@@ -54,10 +54,10 @@ def _write_kernel(
     for tile in range(begin, tl.minimum(begin + RUN, last)):
         # the inputs are already codes, so the grid is not used
         fields = tile_fields(address, tile * TILE, count, (0.0, 0.0, 0.0), I32, ALIGNED)
-        before, end = tile_end(ends, tile), tile_end(ends, tile + 1)
+        before, end = sum_before(ends, tile), sum_before(ends, tile + 1)
         put_tile(body, count, tile, last, before, end, fields, BLOCK)
     if begin == 0:
-        close_body(body, count, last, tile_end(ends, last), BLOCK)
+        close_body(body, count, last, sum_before(ends, last), BLOCK)
 
 
 def _pack(codes: torch.Tensor, block: int, lead: int) -> torch.Tensor:

@@ -22,16 +22,16 @@ from tersor.kernels.rows.dedup.gpu.slots import (
     ROWS_PER_TILE,
     SHORT_ROWS,
     Ranges,
-    RowList,
+    RowLayout,
     find_slots,
     member_tiles,
     named_row,
     num_list_slots,
-    row_list,
+    row_layout,
 )
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import before_tile, sum_tiles
+from tersor.kernels.runtime.gpu.tiles import sum_before_in_tensor, sum_tiles
 
 _PLACE, _FIRST = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
 """Mask of the bits of a place, and the bit that marks a first row."""
@@ -140,7 +140,7 @@ def _number_kernel(
 ):
     """One program numbers the first rows in a tile."""
     k, row = _tile_rows(first_tiles, owners, TILE)
-    before = before_tile(ends, tl.load(first_tiles + k), tl.program_id(0)).to(tl.int32)
+    before = sum_before_in_tensor(ends, tl.load(first_tiles + k), tl.program_id(0)).to(tl.int32)
     _number_tile(k, row, before, counts, first_rows, tables, slots, places, first)
 
 
@@ -200,7 +200,7 @@ def _index_kernel(
     tl.store(index + at, number, mask=inside)
 
 
-def short_options(rows: RowList) -> dict[str, int]:
+def short_options(rows: RowLayout) -> dict[str, int]:
     """Return ``TILE``, a multiple of 32, and ``num_warps`` for kernels that number a short list."""
     tile = max(_THREADS, triton.next_power_of_2(max(rows.rows_per_matrix)))
     return {"TILE": tile, "num_warps": min(16, max(_THREADS, tile // 4) // 32)}
@@ -210,13 +210,13 @@ SHORT_PARTS: Final = SHORT_ROWS // ROWS
 """The argument ``PARTS`` of ``fold_matrix``."""
 
 
-def _shape(rows: RowList, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _shape(rows: RowLayout, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
     tiles = rows.tiles
     return counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables
 
 
-def count_slots(
-    rows: RowList, counts: torch.Tensor, numbers: RowNumbers, ranges: Ranges | None = None
+def count_first_rows(
+    rows: RowLayout, counts: torch.Tensor, numbers: RowNumbers, ranges: Ranges | None = None
 ) -> None:
     """Count the first rows in every tile, without waiting.
 
@@ -237,10 +237,10 @@ def count_slots(
     )  # fmt: skip
 
 
-def number_slots(rows: RowList, counts: torch.Tensor, numbers: RowNumbers) -> None:
+def number_slots(rows: RowLayout, counts: torch.Tensor, numbers: RowNumbers) -> None:
     """Number the distinct rows of each matrix in order of appearance, without waiting.
 
-    The arguments are those of ``count_slots``.
+    The arguments are those of ``count_first_rows``.
     """
     _number_kernel[(rows.tiles.num_tiles,)](
         *_shape(rows, counts), numbers.slots, numbers.places, numbers.ends, numbers.first,
@@ -258,7 +258,7 @@ def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     """
     device = matrix.device
     words = Words.of(matrix.shape[1] * matrix.element_size(), [matrix.data_ptr()])
-    rows = row_list((matrix.shape[0],), device)
+    rows = row_layout((matrix.shape[0],), device)
     slots = torch.full((num_list_slots(rows),), EMPTY.value, dtype=torch.int32, device=device)
     places = torch.empty(matrix.shape[0], dtype=torch.int32, device=device)
     counts, origin = rows.tiles.counts, matrix.data_ptr()
@@ -267,7 +267,7 @@ def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     ends = torch.empty(rows.tiles.num_tiles, dtype=torch.int64, device=device)
     first = torch.empty(matrix.shape[0], dtype=torch.int64, device=device)
     found = RowNumbers(slots, places, first, ends, torch.empty_like(counts))
-    count_slots(rows, counts, found)
+    count_first_rows(rows, counts, found)
     _sum_kernel[(1,)](rows.tiles.first_tiles, ends, found.counts, LANES=SCAN_STEP)
     number_slots(rows, counts, found)
     index = torch.empty_like(places)

@@ -49,7 +49,7 @@ _CLEARED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class RowList:
+class RowLayout:
     """The layout of buffers that several matrices share: per-row numbers, hash tables and tiles.
 
     Attributes:
@@ -205,7 +205,7 @@ def _insert_kernel(
 
 
 @cached_on_stream
-def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
+def row_layout(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowLayout:
     """Return the layout of buffers for matrices of at most ``rows_per_matrix`` rows."""
     is_short = max(rows_per_matrix) <= SHORT_ROWS
     per_row = _SLOTS_PER_SHORT_ROW if is_short else _SLOTS_PER_ROW
@@ -217,7 +217,7 @@ def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
     rows = torch.tensor(rows_per_matrix, device="cpu")
     first_rows = rows.cumsum(0) - rows
     tiles = tile_table(rows_per_matrix, ROWS_PER_TILE, device)
-    return RowList(
+    return RowLayout(
         rows_per_matrix,
         copy_async(first_rows, device),
         copy_async(tables, device),
@@ -226,7 +226,7 @@ def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
     )
 
 
-def num_list_slots(rows: RowList) -> int:
+def num_list_slots(rows: RowLayout) -> int:
     """Return how many slots to allocate for a list, spare ones included."""
     return rows.num_slots + _SPARE
 
@@ -272,13 +272,13 @@ class Ranges:
     dtype: torch.dtype
 
 
-def num_extremes(rows: RowList) -> int:
+def num_extremes(rows: RowLayout) -> int:
     """Return the size of ``Ranges.extremes``: two values per program that looks for slots."""
     return 2 * rows.tiles.num_tiles * (ROWS_PER_TILE // ROWS)
 
 
 def find_slots(
-    rows: RowList,
+    rows: RowLayout,
     tiles: TileTable,
     words: Words,
     starts: torch.Tensor,
@@ -299,7 +299,7 @@ def find_slots(
         counts: int64, number of rows of each matrix.
         slots: int32 [num_list_slots(rows)], cleared.
         places: int32, receives the slot of each row.
-        ranges: if ``count_slots`` is to compute ranges too, receives the extremes they follow from.
+        ranges: if ``count_first_rows`` is to compute ranges too, receives the extremes they follow from.
     """
     columns = min(MAX_WORDS, triton.next_power_of_2(words.row_words))
     parts = ceil_div(words.row_words, columns)

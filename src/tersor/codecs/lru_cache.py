@@ -10,14 +10,14 @@ from typing import Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class RecentForms(Generic[_T]):
+class LruCache(Generic[_T]):
     """A thread-safe least-recently-used cache with one value per form.
 
     Example:
-        >>> recent = RecentForms(max_forms=2)
+        >>> cache = LruCache(max_forms=2)
         >>> for form in ("a", "b", "c"):
-        ...     recent.put(form, len(recent))
-        >>> recent.get("a"), recent.get("c")
+        ...     cache.put(form, len(cache))
+        >>> cache.get("a"), cache.get("c")
         (None, 2)
     """
 

@@ -27,7 +27,7 @@ _FIRST_LOW_RANK: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class ExchangeVariant:
     """One configuration of the exchange.
 
     Attributes:
@@ -88,18 +88,18 @@ def counted_from_here() -> dict[str, int]:
     return before
 
 
-class WayRun(GptRun):
-    """A training whose ranks exchange in the configuration ``way``.
+class VariantRun(GptRun):
+    """A training whose ranks exchange in the configuration ``variant``.
 
     Attributes:
         exchanged: measurements of its exchanges.
     """
 
     def __init__(
-        self, config: GptConfig, source: TokenSource, way: Way, ranks_per_node: int
+        self, config: GptConfig, source: TokenSource, variant: ExchangeVariant, ranks_per_node: int
     ) -> None:
         """Create the model; a collective call."""
-        self.way, self._ranks_per_node = way, ranks_per_node
+        self.variant, self._ranks_per_node = variant, ranks_per_node
         self.exchanged = Exchanged()
         self._stats: shards.ShardStats | None = None
         super().__init__(config, source)
@@ -109,43 +109,45 @@ class WayRun(GptRun):
 
         Gradients are reduced in the dtype of their transfer. tersor's exchange reduces them in float32.
         """
-        if self.way.dtype == "fp32":
+        if self.variant.dtype == "fp32":
             return MixedPrecisionPolicy(), MixedPrecisionPolicy()
         half = torch.bfloat16
-        summed = half if self.way.gradients is None else torch.float32
+        summed = half if self.variant.gradients is None else torch.float32
         inner = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=summed)
         return inner, replace(inner, output_dtype=torch.float32)
 
     def _made_model(self) -> Any:
-        if self.way.wrapper == "fsdp":
+        if self.variant.wrapper == "fsdp":
             return super()._made_model()
         whole = Gpt(self.config.shape)
         set_weights(whole, self.config.seed)
         model = DistributedDataParallel(whole)
         hook, state = self._hook(model.process_group)
-        if self.way.hook == "powersgd":
+        if self.variant.hook == "powersgd":
             hook = _one_at_a_time(hook)
         model.register_comm_hook(None, _timed_hook(self.exchanged, hook, state))
         return model
 
     def _hook(self, group: Any) -> tuple[Callable[[Any, Any], Any], Any]:
-        if self.way.hook == "powersgd":
+        if self.variant.hook == "powersgd":
             state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=_FIRST_LOW_RANK)
             return powerSGD_hook.powerSGD_hook, state
-        if self.way.hook == "tersor":
-            options = self.way.gradients or shards.Gradients()
+        if self.variant.hook == "tersor":
+            options = self.variant.gradients or shards.Gradients()
             ours = shards.DdpState(group, options, self._ranks_per_node)
             self._stats = ours.stats
             return shards.ddp_hook, ours
         plain = {"bf16": default_hooks.bf16_compress_hook, "none": default_hooks.allreduce_hook}
-        return plain[self.way.hook], group
+        return plain[self.variant.hook], group
 
     def attach(self, model: Gpt) -> None:
         """Install the compression of the configuration, if any, and time the collectives of FSDP."""
         del model
-        way = self.way
-        if way.weights is not None or way.gradients is not None:
-            ours = shards.compress(self.model, way.weights, way.gradients, self._ranks_per_node)
+        variant = self.variant
+        if variant.weights is not None or variant.gradients is not None:
+            ours = shards.compress(
+                self.model, variant.weights, variant.gradients, self._ranks_per_node
+            )
             self._stats = ours.stats
         for module in self.model.modules():
             if not isinstance(module, FSDPModule):
