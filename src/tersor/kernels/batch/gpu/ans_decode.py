@@ -225,8 +225,7 @@ def decode_ans(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], the start of each payload relative to ``buffer``; a payload elsewhere
-            has the difference of the addresses. Not checked.
+        offsets: int64 [len(outs)], the address of each payload minus that of ``buffer``. Not checked.
         sizes: int64 [len(outs)], bytes of each payload. Not checked.
         outs: tensors to write.
         encoder: the encoder that wrote the payloads.
