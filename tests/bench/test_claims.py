@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tersor.bench.activations.trainings import activation_trainings, all_ratio, mean_ratio
+from tersor.bench.activations.trainings import (
+    activation_trainings,
+    all_ratio,
+    mean_ratio,
+    mean_score,
+)
 from tersor.bench.core.row_file import read_rows
 from tersor.bench.core.rows import ExchangeRow
 from tersor.bench.embeddings.report.exchanges import speedups
@@ -75,6 +80,18 @@ def _training(model: str, setting: str) -> tuple[float, Interval]:
 def alexnet() -> str:
     ratio, change = _training("alexnet", "rms-1")
     return f"{ratio:.1f} times less, with an accuracy change of {change.mean:+.2f} ± {change.half_width:.2f} points"
+
+
+def balanced_gpt() -> str:
+    (place,) = activation_trainings(_rows("accuracy-balanced-gpt"))
+    ratios = [mean_ratio(place, one, all_ratio) for one in ("balanced-1", "rms-1")]
+    scores = [mean_score(place, one) for one in ("balanced-1", "rms-1")]
+    assert None not in [*ratios, *scores]
+    return f"held {100 * (1 - ratios[1] / ratios[0]):.0f} % less at a higher mean score, {scores[0]:.3f} instead of {scores[1]:.3f}"
+
+
+def test_the_page_of_activations_claims_the_gain_of_a_balance() -> None:
+    assert balanced_gpt() in _words(REPOSITORY / "docs" / "activations.md")
 
 
 def gpt_of_10_million() -> str:
