@@ -329,7 +329,7 @@ def plant(fault: str) -> None:
     def altered(out: torch.Tensor, sent: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if fault == "dies":
             os._exit(1)
-        if fault == "heads" and sent.dtype == torch.int64 and sent.dim() == 1:
+        if fault == "headers" and sent.dtype == torch.int64 and sent.dim() == 1:
             sent = sent.clone()
             sent[0::3] = 1 << 50
         if fault == "bytes" and sent.dtype == torch.uint8:
@@ -343,7 +343,7 @@ def plant(fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("heads", "rank 1 announced an impossible chunk"),
+        ("headers", "rank 1 announced an impossible chunk"),
         ("bytes", ""),
         ("dies", "a peer left, failed or timed out"),
     ],
