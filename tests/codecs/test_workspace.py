@@ -200,6 +200,23 @@ def test_kernels_take_no_more_than_their_codec_says(name, dtype):
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="needs CPU tensors on either backend")
+@pytest.mark.parametrize("group", [96, 8192])
+def test_a_transform_that_is_not_fused_stores_its_values(group):
+    codec = create("group4", group=group, hadamard=True)
+    # large, so that what a call takes does not hide bytes per value
+    x = torch.randn(2**20)
+    stated_nbytes = codec.workspace_nbytes(x.numel(), x.dtype)
+    with use_backend("gpu"), sparing_memory():
+        with DeviceAllocations() as encoding:
+            packed = codec.pack(x)
+            result = sum(payload.untyped_storage().nbytes() for payload in packed.payloads)
+        with DeviceAllocations() as decoding:
+            y = codec.unpack(packed)
+    for found in (encoding.peak_nbytes - result, decoding.peak_nbytes - y.nbytes):
+        assert x.numel() < found <= stated_nbytes + 384 * 1024
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="needs CPU tensors on either backend")
 @pytest.mark.parametrize("name", ["ans-second-pass", "ans-lorenzo", "rows-ans"])
 def test_what_is_composed_on_the_host_has_the_same_bytes(name):
     codec = create(name.split("-")[0], **STATED[name])

@@ -16,7 +16,7 @@ from tersor.kernels.batch import decode_groups, encode_groups
 from tersor.kernels.batch.compose import check_nbytes, split_scales
 from tersor.kernels.batch.pipeline import GroupLevels, GroupPipeline, Pipeline
 from tersor.kernels.group import group_dequantize, group_quantize
-from tersor.kernels.group.layout import payload_nbytes
+from tersor.kernels.group.layout import is_held_whole, payload_nbytes
 from tersor.kernels.payload.frame import frame_views
 from tersor.kernels.runtime.op import Op
 from tersor.kernels.transform.reference import ORDER
@@ -72,6 +72,14 @@ class GroupCodec(FixedCodec):
         """Return a pipeline that quantizes, after the Hadamard transform if it is enabled."""
         transform: Literal["hadamard"] | None = "hadamard" if self.hadamard else None
         return Pipeline(transform, GroupLevels(self.nbits, self.group), 0, None)
+
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
+        """See ``Codec.workspace_nbytes``."""
+        if self.hadamard and not is_held_whole(self.group):
+            # the transform is not fused with groups that no program holds whole: it stores float32 values
+            return 4 * num_values
+        # ``super()`` fails because slots make a new class
+        return FixedCodec.workspace_nbytes(self, num_values, dtype)
 
     def seeding(self, seed: int | None) -> dict[str, int | None]:
         """See ``FixedCodec.seeding``."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from tersor.errors import SpecError, UnknownCodecError
 from tersor.workloads.data.synthetic_graph import SyntheticGraph
@@ -123,30 +124,62 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path, name, options) -> None:
         assert_bits_equal(second.state()[key], value)
 
 
-@pytest.mark.parametrize("name", ["resnet34", "gpt"])
+@pytest.mark.parametrize("name", ["resnet34", "alexnet", "gpt", "csr"])
+@pytest.mark.parametrize(
+    "options", [{"step": 1.0}, {"budget_nbytes": 10**8}], ids=["step", "budget"]
+)
 def test_a_balanced_run_takes_the_same_steps_when_it_is_resumed(
-    tmp_path, monkeypatch, name
+    tmp_path, monkeypatch, name, options
 ) -> None:
     monkeypatch.setattr(training_activations, "_FIRST_BALANCE", 2)
-    activations = BalancedActivations(step=1.0, parts="tensor")
+    activations = BalancedActivations(**options, parts="tensor")
     whole, first, second = (RUNS[name](activations) for _ in range(3))
     with RunLog(None) as log:
         train(whole, Schedule(), log)
-    factors = whole.activations.report().factors
-    assert len(set(factors.values())) > 1
-    for _ in range(3):
-        batch = first.batch(first.step_number)
-        first.balance_activations(batch)
-        first.step(batch)
-    # of step 2; those of step 4 are measured after resuming
-    assert first.activations.report().factors != factors
+    for _ in range(2):
+        first.step()
+    # the parts are compared after resuming, before the same step
     save_checkpoint(first, tmp_path)
-    assert resume(second, tmp_path) == 3
+    assert resume(second, tmp_path) == 2
+    # as in another process
+    torch.manual_seed(12345)
     with RunLog(None) as log:
         train(second, Schedule(), log)
-    assert second.activations.report().factors == factors
+    assert second.activations.report().factors == whole.activations.report().factors
     for key, value in whole.state().items():
         assert_bits_equal(second.state()[key], value)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "csr"])
+def test_a_balance_computes_with_the_random_numbers_of_its_step(monkeypatch, name) -> None:
+    monkeypatch.setattr(training_activations, "_FIRST_BALANCE", 2)
+    losses = []
+    for seed in (1, 2):
+        run = RUNS[name](BalancedActivations(step=1.0))
+        run.step(), run.step()
+        loss = run._loss
+        run._loss = lambda batch, loss=loss: losses.append(loss(batch)) or losses[-1]
+        torch.manual_seed(seed)
+        run.balance_activations(run.batch(run.step_number))
+    half = len(losses) // 2
+    assert half > 2
+    values = [float(x.detach()) for x in losses]
+    assert values[:half] == values[half:]
+
+
+def test_a_balance_takes_no_more_sequences_than_a_step_computes_at_a_time(monkeypatch) -> None:
+    monkeypatch.setattr(training_activations, "_FIRST_BALANCE", 2)
+    run = RUNS["gpt"](BalancedActivations(step=1.0))
+    run.step(), run.step()
+    sizes, forward = [], run.model.forward
+    run.model.forward = lambda x: sizes.append(len(x)) or forward(x)
+    run.balance_activations(run.batch(run.step_number))
+    assert set(sizes) == {2}
+
+
+def test_a_training_that_ends_before_its_first_balance_is_refused() -> None:
+    with pytest.raises(SpecError, match="before step 50 and later, and this training has 6"):
+        RUNS["gpt"](BalancedActivations(step=1.0))
 
 
 def test_parts_are_balanced_at_powers_of_two_times_the_first_step() -> None:

@@ -51,7 +51,7 @@ class LevelFactors:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LevelFactors:
-        """Make a balance from the JSON form."""
+        """Make factors from the JSON form."""
         factors = {str(part): float(factor) for part, factor in config["factors"].items()}
         return cls(config["parts"], factors)
 

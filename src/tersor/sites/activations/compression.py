@@ -228,6 +228,8 @@ class Compression:
                 the context is open already.
         """
         exact = self._exact_gradients(model, forward_and_loss)
+        # as a checkpoint taken here would, so that a resumed training finds the same level
+        self._steering.learn_from_pass(self._ledger)
         self._probed = NoiseEstimate()
         try:
             lossy = self._lossy_gradients(model, forward_and_loss)
@@ -273,6 +275,9 @@ class Compression:
                 "no bound"
             )
         exact = self._exact_gradients(model, forward_and_loss)
+
+        # see ``probe``
+        self._steering.learn_from_pass(self._ledger)
 
         def lossy(survey: Survey) -> Gradients:
             self._survey = survey

@@ -75,8 +75,6 @@ class Steering:
             seen = (1 - found.score) / (1 - predicted.score)
             self._calibration = min(most, max(least, seen))
         self._learn(found, is_predicted=False)
-        # a pending prediction is for the level before, and less accurate than the probe
-        self.estimate = None
 
     def predicted(self) -> Similarity | None:
         """Return the similarity predicted by the last measured pass, calibrated by the last probe."""

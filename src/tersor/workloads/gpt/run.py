@@ -78,7 +78,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self.optimizer = self._made_optimizer()
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
-        self.compress_activations(config.activations, self.loss)
+        self.compress_activations(config.activations, self._loss_of_part)
 
     @property
     def _num_ranks(self) -> int:
@@ -231,6 +231,10 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
     def loss(self, batch: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of sequences, attached to the autograd graph."""
         return self._losses(batch.to(self.device)).mean()
+
+    def _loss_of_part(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of as many sequences as are computed at a time, because memory may be too small for more."""
+        return self.loss(batch[: self._part_size])
 
     def _losses(self, sequences: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token after the first, float32 [sequences, context]."""

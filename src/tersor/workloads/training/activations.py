@@ -77,6 +77,18 @@ class BalancedActivations(ActivationOptions):
                 "only step, target_score or budget_bytes can be balanced; leave parts out, or bound and the codec"
             )
 
+    def check_steps(self, steps: int) -> None:
+        """Refuse a training that ends before the first balance.
+
+        Raises:
+            SpecError: it does.
+        """
+        if steps <= _FIRST_BALANCE:
+            raise SpecError(
+                f"activations are balanced before step {_FIRST_BALANCE} and later, and this training has {steps} "
+                "steps; train for longer, or leave the balance out"
+            )
+
     def is_due(self, step: int) -> bool:
         """True if the parts are to be compared before a step."""
         number, rest = divmod(step, _FIRST_BALANCE)

@@ -118,8 +118,13 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
 
         Args:
             options: None for not at all.
-            loss: of a batch, computed inside ``saving``; what gradients are compared by.
+            loss: of a batch or a part of it, computed inside ``saving``; what gradients are compared by.
+
+        Raises:
+            SpecError: the training ends before the first balance that the options ask for.
         """
+        if isinstance(options, BalancedActivations):
+            options.check_steps(self.config.steps)
         if options is not None:
             self.activations = options.compression()
             self._activation_options, self._loss = options, loss
@@ -130,6 +135,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         if self.activations is None or not isinstance(options, BalancedActivations):
             return
         if options.is_due(self.step_number):
+            # of the step, so that a resumed run drops the same values
+            torch.manual_seed(_step_seed(self.config.seed, self.step_number, self.ranks.rank))
             self.activations.balance(self.model, lambda: self._loss(batch), parts=options.parts)
 
     def saving(self) -> AbstractContextManager[object]:
