@@ -95,7 +95,7 @@ class Grid:
         """Return the widest grid that keeps ``error_bound``, or None if none can.
 
         None means that the values must be stored exactly: the bound is zero, or so small that
-        ``1 / step`` overflows. For float16 and bfloat16 it is the widest grid whose levels the dtype
+        the step is below ``Limits.smallest_step``. For float16 and bfloat16 it is the widest grid whose levels the dtype
         represents exactly, so that rounding to the dtype moves none of them.
 
         Args:
