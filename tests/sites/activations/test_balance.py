@@ -222,3 +222,41 @@ def test_a_misused_balance_is_refused() -> None:
     exact = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
     with pytest.raises(SpecError, match="nothing to balance"):
         compression.balance(exact, _pass(exact, compression))
+
+
+def test_a_balance_ends_with_the_score_of_its_factors() -> None:
+    torch.manual_seed(0)
+    model, compression = resnet(8, 2), activations.compressed(step=1.0)
+    compression.balance(model, _pass(model, compression))
+    report = compression.report()
+    assert not report.is_predicted
+    assert report.similarity == compression.probe(model, _pass(model, compression))
+    assert f"times {report.factors['batch_norm']:.2f} (batch_norm), " in str(report)
+
+
+def test_factors_of_another_model_are_said_once(caplog) -> None:
+    torch.manual_seed(0)
+    model, first = resnet(8, 2), activations.compressed(step=1.0)
+    first.balance(model, _pass(model, first))
+    second = activations.compressed(step=1.0)
+    second.load_state_dict(first.state_dict())
+    other = nn.Sequential(
+        nn.Flatten(), nn.Linear(768, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 10)
+    )
+    for _ in range(3):
+        _pass(other, second)()
+    assert len([line for line in caplog.messages if "of another model" in line]) == 1
+    caplog.clear()
+    _pass(model, first)()
+    assert not [line for line in caplog.messages if "of another model" in line]
+
+
+def test_mistaken_arguments_end_in_one_sentence() -> None:
+    model, compression = resnet(8, 2), activations.compressed(step=1.0)
+    run = _pass(model, compression)
+    for call in (compression.balance, compression.probe):
+        for arguments in ((run, model), (model, torch.zeros(()))):
+            with pytest.raises(SpecError, match="give the model, then a function"):
+                call(*arguments)
+        with pytest.raises(SpecError, match=r"one value, not a tensor of shape \(16, 10\)"):
+            call(model, lambda: model(images()))

@@ -178,7 +178,7 @@ def test_a_balance_takes_no_more_sequences_than_a_step_computes_at_a_time(monkey
 
 
 def test_a_training_that_ends_before_its_first_balance_is_refused() -> None:
-    with pytest.raises(SpecError, match="before step 50 and later, and this training has 6"):
+    with pytest.raises(SpecError, match="after 50 steps, and this training ends after 6"):
         RUNS["gpt"](BalancedActivations(step=1.0))
 
 

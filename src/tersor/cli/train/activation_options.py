@@ -35,7 +35,7 @@ Balance = Annotated[
     str | None,
     option(
         "--activation-balance",
-        "Give parts of the model steps of their own: kind (of function) or tensor.",
+        "After 50 steps, give parts of the model steps of their own: kind (of function) or tensor.",
         "PARTS",
     ),
 ]

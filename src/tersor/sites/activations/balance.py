@@ -72,6 +72,8 @@ class PassFactors:
 
     Attributes:
         is_survey: True in a pass of a survey, in which tensors that belong to no part stay exact.
+        num_tensors: tensors that have asked for a factor so far.
+        num_known: of these, the tensors whose part has a factor.
     """
 
     is_survey = False
@@ -79,11 +81,15 @@ class PassFactors:
     def __init__(self, balance: LevelFactors) -> None:
         """Start before the first tensor."""
         self._balance, self._numbers = balance, Counter[str]()
+        self.num_tensors = self.num_known = 0
 
     def factor(self, function: str, numel: int) -> float | None:
         """Return the factor for the next tensor saved for a function; None if it must stay exact."""
         del numel
-        return self._balance.factors.get(self._part(function), 1.0)
+        found = self._balance.factors.get(self._part(function))
+        self.num_tensors += 1
+        self.num_known += found is not None
+        return 1.0 if found is None else found
 
     def _part(self, function: str) -> str:
         if self._balance.parts == "kind":

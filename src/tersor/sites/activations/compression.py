@@ -170,6 +170,7 @@ class Compression:
         region = self._regions().pop()
         if region is not None:
             region.__exit__(*error)
+            self._steering.check_factors(region.balanced)
 
     def checked_rule(self, rule: object) -> Rule:
         """Validate a rule for a part of a model, and return it with a factor as a float.
@@ -230,6 +231,15 @@ class Compression:
         exact = self._exact_gradients(model, forward_and_loss)
         # as a checkpoint taken here would, so that a resumed training finds the same level
         self._steering.learn_from_pass(self._ledger)
+        return self._measured(exact, model, forward_and_loss)
+
+    def _measured(
+        self,
+        exact: Gradients,
+        model: nn.Module,
+        forward_and_loss: Callable[[], torch.Tensor],
+    ) -> Similarity:
+        """Return the similarity to exact gradients of those with this context, and steer by it."""
         self._probed = NoiseEstimate()
         try:
             lossy = self._lossy_gradients(model, forward_and_loss)
@@ -252,13 +262,13 @@ class Compression:
 
         Compares the exact gradients of one batch with those of passes in which a single part is lossy, and sets the
         factors that hold the fewest bits at the same score (``balanced_factors``). Call it once the network has
-        learned something, and repeat it occasionally. Like ``probe``, it leaves gradients, buffers and random number
-        generators unchanged.
+        learned something, and repeat it occasionally. It ends as ``probe`` does: the score with these factors is in
+        the report, and steers. Gradients, buffers and random number generators are left unchanged.
 
         Args:
             model: as in ``probe``.
             forward_and_loss: as in ``probe``.
-            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``; takes two passes, and
+            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``; takes three passes, and
                 one per function. ``"tensor"`` for one factor per saved tensor, which gains more, takes a pass for
                 each, and requires a network that saves the same tensors in the same order in every pass.
 
@@ -288,6 +298,7 @@ class Compression:
         finally:
             self._survey = None
         self._steering.balance = balance
+        self._measured(exact, model, forward_and_loss)
         return dict(balance.factors)
 
     def _exact_gradients(

@@ -21,14 +21,23 @@ def gradients_of(
     They are the local gradients of this rank, not averaged over ranks, and complete also under ``fully_shard``.
 
     Raises:
-        SpecError: no weight has a gradient.
+        SpecError: no weight has a gradient, or the arguments are not a module and a function that returns one loss.
     """
+    given: Any = model
+    if not isinstance(given, nn.Module) or not callable(forward_and_loss):
+        raise SpecError(
+            "give the model, then a function without arguments that runs a forward pass and returns its loss"
+        )
     named = {name: p for name, p in _differentiated(model).items() if p.requires_grad}
     weights = {name: p for name, p in named.items() if p.dim() > 1} or named
     # a comparison needs no gradients averaged over ranks
     no_sync: Any = getattr(model, "no_sync", nullcontext)
     with _unchanged(model), no_sync(), torch.enable_grad():
         loss = forward_and_loss()
+        if getattr(loss, "requires_grad", False) and loss.numel() != 1:
+            raise SpecError(
+                f"forward_and_loss must return a loss of one value, not a tensor of shape {tuple(loss.shape)}"
+            )
         if not getattr(loss, "requires_grad", False) or not weights:
             raise SpecError(
                 "forward_and_loss must return the loss of a forward pass that records gradients of the model"

@@ -105,8 +105,9 @@ class Quality:
             return _checked_selector(rule)
         factor = _number(rule)
         if not 0 < factor < math.inf:
+            hint = f"; tersor.create({rule!r}) makes a codec" if isinstance(rule, str) else ""
             raise SpecError(
-                f"a rule is a factor above 0, a codec, or None for exact, not {in_words(rule)}"
+                f"a rule is a factor above 0, a codec, or None for exact, not {in_words(rule)}{hint}"
             )
         if factor != 1.0:
             self._check_factor(factor)

@@ -88,7 +88,7 @@ class Region:
             balanced: factors of the level by part of the network; None for a single level.
         """
         self._quality, self._ledger, self._observer = quality, ledger, observer
-        self._balanced = balanced
+        self.balanced = balanced
         self._min_nbytes = min_nbytes
         self._entries, self._outputs = Entries(), Outputs()
         self._decoder = Decoder(window_nbytes)
@@ -291,7 +291,7 @@ class Region:
         """Encode a tensor; a constant, which others may hold, only at the end of the pass."""
         if not origin:
             # zeros of features carry information, like those behind a ReLU
-            is_survey = self._balanced is not None and self._balanced.is_survey
+            is_survey = self.balanced is not None and self.balanced.is_survey
             codec = None if is_survey else self._codec(has_zeros=True)
             return self._keep(t, "exact: input", waits=True, codec=codec)
         look = memory_layout(t)
@@ -329,7 +329,7 @@ class Region:
         return entry
 
     def _encoded(self, t: torch.Tensor, look: MemoryLayout, has_zeros: bool) -> Entry:
-        factor = 1.0 if self._balanced is None else self._factor(self._balanced, t)
+        factor = 1.0 if self.balanced is None else self._factor(self.balanced, t)
         if factor is None:
             return Entry(t, Unchanged(look.values), "exact: survey", self._ledger)
         entry = Entry(t, Unchanged(look.values), "waiting", self._ledger, self._decoder.values_of)

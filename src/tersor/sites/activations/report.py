@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, Final
@@ -12,6 +13,9 @@ PARAMETERS: Final = "parameters"
 HELD_BY_OTHERS: Final = "held by others"
 _FREE: Final = (PARAMETERS, HELD_BY_OTHERS)
 """Forms whose memory exists anyway, so they do not count as held."""
+
+_MOST_LISTED: Final = 8
+"""Parts whose factors are listed one by one in the text of a report."""
 
 
 @dataclass(slots=True)
@@ -237,7 +241,7 @@ class ActivationReport:
     def _title(self) -> str:
         factors = ""
         if self.factors:
-            factors = f" times {min(self.factors.values()):.2f} to {max(self.factors.values()):.2f}"
+            factors = f" times {_listed(self.factors)}"
         title = f"{_counted(self.num_steps, 'step')}, codec {self.codec}{_at(self.level)}{factors}"
         if self.similarity is not None:
             how = "predicted" if self.is_predicted else "measured"
@@ -257,6 +261,12 @@ def _counted(number: int, noun: str) -> str:
 
 def _at(level: float | None) -> str:
     return "" if level is None else f" at {level:.4g}"
+
+
+def _listed(factors: Mapping[str, float]) -> str:
+    if len(factors) > _MOST_LISTED:
+        return f"{min(factors.values()):.2f} to {max(factors.values()):.2f}"
+    return ", ".join(f"{factor:.2f} ({part})" for part, factor in factors.items())
 
 
 def _mib(original_nbytes: int, held_nbytes: int) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from tersor.policy import BudgetController, ScoreController, Similarity
-from tersor.sites.activations.balance import LevelFactors
+from tersor.sites.activations.balance import LevelFactors, PassFactors
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.quality import Quality
 from tersor.sites.activations.report import Ledger
@@ -36,7 +36,8 @@ class Steering:
         self.balance: LevelFactors | None = None
         self.similarity: Similarity | None = None
         self.similarity_level: float | None = None
-        self.is_predicted = self._has_warned = False
+        self.is_predicted = False
+        self._warned: set[str] = set()
         self.num_passes = 0
         self.estimate: NoiseEstimate | None = None
         self._calibration = 1.0
@@ -62,8 +63,9 @@ class Steering:
                 self._learn(found, is_predicted=True)
             elif self.estimate is not None and self.similarity is None:
                 self._warn(
+                    "target_score",
                     "target_score steers nothing yet: the pass said nothing of the gradients of linear layers or convolutions; "
-                    "call probe, which compares gradients, or leave target_score out"
+                    "call probe, which compares gradients, or leave target_score out",
                 )
         self.estimate, self._is_learned = None, True
 
@@ -96,15 +98,26 @@ class Steering:
             return
         if controller.is_hopeless(level, held_nbytes):
             self._warn(
+                "budget",
                 f"saved activations take {held_nbytes:,} bytes at the coarsest level, more than budget_bytes; use a "
-                "smaller batch, or checkpoint some blocks"
+                "smaller batch, or checkpoint some blocks",
             )
         self.quality.level = controller.next_level(level, held_nbytes, ledger.num_coded_values)
 
-    def _warn(self, sentence: str) -> None:
-        """Log a warning, only once per compression."""
-        if not self._has_warned:
-            self._has_warned = True
+    def check_factors(self, balanced: PassFactors | None) -> None:
+        """Warn, once, if a pass saved tensors and none of them has a factor."""
+        if balanced is None or balanced.is_survey:
+            return
+        if balanced.num_tensors and not balanced.num_known:
+            self._warn(
+                "factors",
+                "the factors of levels are of another model: none of them fits a tensor that this one saves; call balance again",
+            )
+
+    def _warn(self, kind: str, sentence: str) -> None:
+        """Log a sentence, once for each kind."""
+        if kind not in self._warned:
+            self._warned.add(kind)
             _log.warning(sentence)
 
     def state(self) -> State:

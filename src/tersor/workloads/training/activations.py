@@ -85,8 +85,8 @@ class BalancedActivations(ActivationOptions):
         """
         if steps <= _FIRST_BALANCE:
             raise SpecError(
-                f"activations are balanced before step {_FIRST_BALANCE} and later, and this training has {steps} "
-                "steps; train for longer, or leave the balance out"
+                f"activations are first balanced after {_FIRST_BALANCE} steps, and this training ends after {steps}; "
+                "train for longer, or leave the balance out"
             )
 
     def is_due(self, step: int) -> bool:
