@@ -72,6 +72,7 @@ def test_factors_within_the_range_train(options, factor) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
     activations.wrap(model, {"*": factor}, **options)
     model(torch.randn(64, 64)).sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
 def test_a_steered_step_stays_within_the_codecs_range() -> None:

@@ -304,6 +304,9 @@ def test_what_a_probe_found_is_not_steered_by_once_more() -> None:
 
 def test_a_state_without_the_level_of_its_score_is_taken() -> None:
     compression = activations.compressed(target_score=0.9)
-    state = compression.state_dict()
+    state = {**compression.state_dict(), "num_steps": 7, "level": 0.25}
     del state["similarity_level"]
-    activations.compressed(target_score=0.9).load_state_dict(state)
+    loaded = activations.compressed(target_score=0.9)
+    loaded.load_state_dict(state)
+    report = loaded.report()
+    assert (report.num_steps, report.level, report.similarity_level) == (7, 0.25, None)
