@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tersor.kernels.pack.blocks.gpu.staging import IS_STAGED, open_staging, stage, staged
 from tersor.kernels.predict.gpu import residual_codes
 from tersor.kernels.quantize.gpu.values import (
     LARGEST_CODE,
@@ -24,6 +25,8 @@ LANES = tl.constexpr(32)
 _TILE = tl.constexpr(_TILE_VALUES)
 _LARGEST_FAST = tl.constexpr((1 << 22) - 1)
 """The largest field that ``quantize_fields`` computes correctly."""
+_COPIED = tl.constexpr(128)
+"""Staged words that a warp copies at a time."""
 
 
 @triton.jit
@@ -68,17 +71,20 @@ def lane_union(fields):
 
 
 @triton.jit
-def _put(pieces, nbits, words, held, num_held):
+def _put(pieces, nbits, target, place, held, num_held):
     """Append ``nbits`` bits, at most 32, to each lane's stream, and store a word if one is full.
 
-    Returns the pointer for the next word, the bits pending for it, below 2**32, and their number.
+    Returns the place of the next word in ``target``, the bits pending for it, below 2**32, and their number.
     """
     held |= pieces.to(tl.uint64) << num_held.to(tl.uint64)
     num_held += nbits
     is_full = num_held >= 32
-    tl.store(words, held.to(tl.uint32), mask=is_full)
+    if IS_STAGED:
+        stage(target, place, held.to(tl.uint32), is_full)
+    else:
+        tl.store(target + place, held.to(tl.uint32), mask=is_full)
     held = tl.where(is_full, held >> 32, held)
-    return words + is_full.to(tl.int32), held, num_held - tl.where(is_full, 32, 0)
+    return place + is_full.to(tl.int32), held, num_held - tl.where(is_full, 32, 0)
 
 
 @triton.jit
@@ -95,20 +101,20 @@ def by_fours(pieces):
 
 
 @triton.jit
-def _store_small(fields, width, words):
+def _store_small(fields, width, target, place):
     """Store each lane's fields of up to 8 bits as ``width`` words."""
     shift = tl.arange(0, 4)[None, None, :] * width[None, :, None]
     first, second = by_fours(tl.reduce(fields << shift.to(tl.uint32), 2, either))
     held = tl.zeros([LANES], dtype=tl.uint64)
     num_held = tl.zeros([LANES], dtype=tl.int32)
     for k in tl.static_range(4):
-        words, held, num_held = _put(first[k], 4 * width, words, held, num_held)
+        place, held, num_held = _put(first[k], 4 * width, target, place, held, num_held)
     for k in tl.static_range(4):
-        words, held, num_held = _put(second[k], 4 * width, words, held, num_held)
+        place, held, num_held = _put(second[k], 4 * width, target, place, held, num_held)
 
 
 @triton.jit
-def _store_medium(fields, width, words):
+def _store_medium(fields, width, target, place):
     """Store each lane's fields of up to 16 bits as ``width`` words."""
     shift = tl.arange(0, 2)[None, None, None, :] * width[None, :, None, None]
     pairs = tl.reshape(fields, [8, LANES, 2, 2]) << shift.to(tl.uint32)
@@ -118,26 +124,26 @@ def _store_medium(fields, width, words):
     held = tl.zeros([LANES], dtype=tl.uint64)
     num_held = tl.zeros([LANES], dtype=tl.int32)
     for k in tl.static_range(4):
-        words, held, num_held = _put(l0[k], 2 * width, words, held, num_held)
-        words, held, num_held = _put(r0[k], 2 * width, words, held, num_held)
+        place, held, num_held = _put(l0[k], 2 * width, target, place, held, num_held)
+        place, held, num_held = _put(r0[k], 2 * width, target, place, held, num_held)
     for k in tl.static_range(4):
-        words, held, num_held = _put(l1[k], 2 * width, words, held, num_held)
-        words, held, num_held = _put(r1[k], 2 * width, words, held, num_held)
+        place, held, num_held = _put(l1[k], 2 * width, target, place, held, num_held)
+        place, held, num_held = _put(r1[k], 2 * width, target, place, held, num_held)
 
 
 @triton.jit
-def _put_fours(a, b, c, d, width, words, held, num_held):
+def _put_fours(a, b, c, d, width, target, place, held, num_held):
     """Append 16 fields of up to 32 bits to each lane's stream: four groups of (a, b, c, d)."""
     for k in tl.static_range(4):
-        words, held, num_held = _put(a[k], width, words, held, num_held)
-        words, held, num_held = _put(b[k], width, words, held, num_held)
-        words, held, num_held = _put(c[k], width, words, held, num_held)
-        words, held, num_held = _put(d[k], width, words, held, num_held)
-    return words, held, num_held
+        place, held, num_held = _put(a[k], width, target, place, held, num_held)
+        place, held, num_held = _put(b[k], width, target, place, held, num_held)
+        place, held, num_held = _put(c[k], width, target, place, held, num_held)
+        place, held, num_held = _put(d[k], width, target, place, held, num_held)
+    return place, held, num_held
 
 
 @triton.jit
-def _store_any(fields, width, words):
+def _store_any(fields, width, target, place):
     """Store each lane's fields of up to 32 bits as ``width`` words."""
     even, odd = tl.split(tl.reshape(fields, [8, LANES, 2, 2]))
     a, c = tl.split(even)
@@ -148,8 +154,8 @@ def _store_any(fields, width, words):
     d0, d1 = by_fours(d)
     held = tl.zeros([LANES], dtype=tl.uint64)
     num_held = tl.zeros([LANES], dtype=tl.int32)
-    words, held, num_held = _put_fours(a0, b0, c0, d0, width, words, held, num_held)
-    _put_fours(a1, b1, c1, d1, width, words, held, num_held)
+    place, held, num_held = _put_fours(a0, b0, c0, d0, width, target, place, held, num_held)
+    _put_fours(a1, b1, c1, d1, width, target, place, held, num_held)
 
 
 @triton.jit
@@ -160,13 +166,46 @@ def tile_positions(base):
 
 
 @triton.jit
+def _load_fours(
+    address, base, limit, k: tl.constexpr, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Return the ``k``-th four of each lane, [32, 4]."""
+    position = base + 4 * k + tl.arange(0, LANES)[:, None] * 32 + tl.arange(0, 4)[None, :]
+    return load_values(address, position, limit, 0.0, TYPE, ALIGNED, WHOLE)
+
+
+@triton.jit
+def _load_lanes(
+    address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr
+):
+    """Implement ``load_tile``, one four per lane at a time.
+
+    Loaded at once, neighbouring threads would hold neighbouring fours (Triton 3.6), and exchange fields afterwards.
+    """
+    f0 = _load_fours(address, base, limit, 0, TYPE, ALIGNED, WHOLE)
+    f1 = _load_fours(address, base, limit, 1, TYPE, ALIGNED, WHOLE)
+    f2 = _load_fours(address, base, limit, 2, TYPE, ALIGNED, WHOLE)
+    f3 = _load_fours(address, base, limit, 3, TYPE, ALIGNED, WHOLE)
+    f4 = _load_fours(address, base, limit, 4, TYPE, ALIGNED, WHOLE)
+    f5 = _load_fours(address, base, limit, 5, TYPE, ALIGNED, WHOLE)
+    f6 = _load_fours(address, base, limit, 6, TYPE, ALIGNED, WHOLE)
+    f7 = _load_fours(address, base, limit, 7, TYPE, ALIGNED, WHOLE)
+    # the last axis joined is the lowest bit of k
+    even = tl.join(tl.join(f0, f4), tl.join(f2, f6))
+    odd = tl.join(tl.join(f1, f5), tl.join(f3, f7))
+    # [lane, value, k >> 2, (k >> 1) & 1, k & 1]
+    joined = tl.join(even, odd)
+    return tl.reshape(tl.permute(joined, (2, 3, 4, 0, 1)), [8, LANES, 4])
+
+
+@triton.jit
 def load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return a tile as [8, 32, 4], where [:, lane] are 32 neighbours in groups of four; 0 from ``limit`` on."""
-    position = tile_positions(base)
     if base + _TILE <= limit:
-        values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
+        values = _load_lanes(address, base, limit, TYPE, ALIGNED, True)
     else:
-        values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
+        values = _load_lanes(address, base, limit, TYPE, ALIGNED, False)
     return values
 
 
@@ -307,6 +346,18 @@ def widths_of(unions, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _store_words(fields, width, target, place):
+    """Store each lane's fields as ``width`` words from ``place`` in ``target`` on, which is memory or a staging."""
+    most = tl.max(width, axis=0)
+    if most <= 8:
+        _store_small(fields, width, target, place)
+    elif most <= 16:
+        _store_medium(fields, width, target, place)
+    else:
+        _store_any(fields, width, target, place)
+
+
+@triton.jit
 def pack_fields(fields, width, words, widths, num_blocks, BLOCK: tl.constexpr):
     """Store the fields of a tile at ``words``, and the widths of its first ``num_blocks`` blocks."""
     lane = tl.arange(0, LANES)
@@ -314,11 +365,15 @@ def pack_fields(fields, width, words, widths, num_blocks, BLOCK: tl.constexpr):
     block = lane // lanes_per_block
     is_first = (lane % lanes_per_block == 0) & (block < num_blocks)
     tl.store(widths + block, width.to(tl.uint8), mask=is_first)
-    words += tl.cumsum(width, axis=0) - width
-    most = tl.max(width, axis=0)
-    if most <= 8:
-        _store_small(fields, width, words)
-    elif most <= 16:
-        _store_medium(fields, width, words)
+    ends = tl.cumsum(width, axis=0)
+    if IS_STAGED:
+        staging, num_words = open_staging(), tl.sum(width, axis=0)
+        # wait until all threads have read the words of the previous tile
+        tl.debug_barrier()
+        _store_words(fields, width, staging, ends - width)
+        tl.debug_barrier()
+        for start in range(0, num_words, _COPIED):
+            place = start + tl.arange(0, _COPIED)
+            tl.store(words + place, staged(staging, place), mask=place < num_words)
     else:
-        _store_any(fields, width, words)
+        _store_words(fields, width, words, ends - width)
