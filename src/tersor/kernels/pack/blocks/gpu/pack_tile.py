@@ -191,12 +191,10 @@ def _load_lanes(
     f5 = _load_fours(address, base, limit, 5, TYPE, ALIGNED, WHOLE)
     f6 = _load_fours(address, base, limit, 6, TYPE, ALIGNED, WHOLE)
     f7 = _load_fours(address, base, limit, 7, TYPE, ALIGNED, WHOLE)
-    # the last axis joined is the lowest bit of k
     even = tl.join(tl.join(f0, f4), tl.join(f2, f6))
     odd = tl.join(tl.join(f1, f5), tl.join(f3, f7))
-    # [lane, value, k >> 2, (k >> 1) & 1, k & 1]
-    joined = tl.join(even, odd)
-    return tl.reshape(tl.permute(joined, (2, 3, 4, 0, 1)), [8, LANES, 4])
+    # behind lane and value come the three bits of a four's number, the highest first
+    return tl.reshape(tl.permute(tl.join(even, odd), (2, 3, 4, 0, 1)), [8, LANES, 4])
 
 
 @triton.jit
