@@ -278,7 +278,8 @@ class Settling:
         self._arrived: torch.cuda.Event | None = None
         if not self._tensors or not self._tensors[0].is_cuda:
             return
-        device_bytes = torch.cat([x.view(torch.uint8) for x in self._tensors])
+        parts = [x.view(torch.uint8) for x in self._tensors]
+        device_bytes = parts[0] if len(parts) == 1 else torch.cat(parts)
         self._host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
         self._host_bytes.copy_(device_bytes, non_blocking=True)
         self._arrived = torch.cuda.Event()

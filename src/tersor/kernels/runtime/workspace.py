@@ -12,6 +12,8 @@ from typing import Final
 
 import torch
 
+from tersor.kernels.runtime.recording import working_memory
+
 _ALIGNMENT: Final = 256
 """Every tensor starts at a multiple of this many bytes."""
 
@@ -51,7 +53,7 @@ class Layout:
         Each tensor keeps the whole allocation alive. One kernel module may return them to another, as
         the stream coder does, but a codec's call on a list must not return one of them.
         """
-        memory = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        memory = working_memory(self.nbytes, device)
         found: dict[str, torch.Tensor] = {}
         for dtype, start, stop, lengths, names in self.parts:
             found.update(

@@ -8,6 +8,7 @@ the bytes of the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +43,7 @@ from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.composition import decoder_of_the_rest, encoder_of_the_rest
 from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.batch.gpu.repetition import Repetition
 from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
@@ -236,7 +238,8 @@ def decode_groups(
 
 def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
     """See ``batch.rms.encode_rms``; this does not wait, and needs no second pass."""
-    return _unsettled(rms.encode_rms_list(xs, pipeline), xs)
+    encode = partial(rms.encode_rms_list, pipeline=pipeline)
+    return replace(_unsettled(encode(xs), xs), again=Repetition(xs[0], encode))
 
 
 def decode_rms(

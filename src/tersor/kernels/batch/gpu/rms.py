@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
@@ -60,6 +60,7 @@ from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import F32, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
+    TileTable,
     addresses,
     are_aligned,
     num_parts,
@@ -112,6 +113,20 @@ def _sampled(row, count):
     num_groups = num_parts(count, GROUP)
     num_sampled = tl.maximum(tl.minimum(num_groups, _NUM_SAMPLED), 1)
     return tl.where(row < num_sampled, row * num_groups // num_sampled * GROUP, count)
+
+
+@jit_kernel(do_not_specialize=["top"])
+def _clear_kernel(frequencies, sums, totals, alphabets, rotations, top):
+    """One program initialises the counters and the alphabet of one tensor."""
+    k = tl.program_id(0).to(tl.int64)
+    # every count starts at 1, so that no symbol is impossible
+    ones = tl.full([_NARROW], 1, tl.int64)
+    tl.store(frequencies + k * _NARROW + tl.arange(0, _NARROW), ones)
+    zeros = tl.zeros([_LEVELS], dtype=tl.int64)
+    tl.store(sums + k * _LEVELS + tl.arange(0, _LEVELS), zeros)
+    tl.store(totals + k, tl.full((), 0, tl.int64))
+    tl.store(alphabets + k, (2 * top + 1).to(tl.int32))
+    tl.store(rotations + k, tl.full((), 0, tl.int32))
 
 
 @jit_kernel(do_not_specialize=["step_bits", "top", "zeros"])
@@ -333,8 +348,91 @@ def _layout(num_tensors: int, num_tiles: int, num_symbols: int, num_groups: int)
             "fractions": (torch.int16, num_tensors * LEVELS),
             "missing": (torch.int64, num_tiles),
             "flags": (torch.int64, num_tensors),
+            "frequencies": (torch.int64, num_tensors * NARROW),
+            "sums": (torch.int64, num_tensors * LEVELS),
+            "totals": (torch.int64, num_tensors),
+            "plan": (torch.int64, num_tensors * NUM_FIELDS.value),
+            "targets": (torch.int64, num_tensors),
+            "alphabets": (torch.int32, num_tensors),
+            "rotations": (torch.int32, num_tensors),
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The encoding of one list.
+
+    Attributes:
+        xs: tensors, kept alive until their payloads are written because kernels have only their addresses.
+        starts: their addresses, on the device.
+        top: the largest code.
+        step_bits: the bits of the step.
+        tiles: tiles of ``_TILE`` values.
+        places: the first symbol of each tensor, and the number of all symbols.
+        groups: the first scale of each tensor, on the device.
+        held: working memory, by the names of ``_layout``.
+    """
+
+    xs: Sequence[torch.Tensor]
+    starts: torch.Tensor
+    top: int
+    step_bits: int
+    tiles: TileTable
+    places: tuple[int, ...]
+    groups: torch.Tensor
+    held: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, xs: Sequence[torch.Tensor], step: float) -> _Task:
+        """Lay out the working memory for contiguous tensors of one dtype and device."""
+        device, numels = xs[0].device, tuple(x.numel() for x in xs)
+        rooms = (ceil_div(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels)
+        places = tuple(accumulate(rooms, initial=0))
+        *groups, num_groups = accumulate(
+            (ceil_div(numel, layout.GROUP) for numel in numels), initial=0
+        )
+        tiles = tile_table(numels, _TILE, device)
+        held = _layout(len(xs), tiles.num_tiles, places[-1], num_groups).carve(device)
+        return cls(
+            xs, addresses(xs, device), layout.top_of(step), bits_of(layout.f32_step(step)), tiles, places,
+            on_device(tuple(groups), device), held,
+        )  # fmt: skip
+
+    @property
+    def numels(self) -> tuple[int, ...]:
+        """Number of values of each tensor."""
+        return tuple(x.numel() for x in self.xs)
+
+    @property
+    def kind(self) -> Any:
+        """The dtype, as kernels take it."""
+        return TYPES[self.xs[0].dtype]
+
+    def quantize(self, zeros: bool | None) -> Streams:
+        """Compute symbols, scales, levels and frequencies; return the streams of symbols."""
+        held, tiles, num = self.held, self.tiles, len(self.xs)
+        starts_of_symbols = on_device(self.places[:-1], self.starts.device)
+        counters = held["frequencies"], held["sums"]
+        alphabets, rotations = held["alphabets"], held["rotations"]
+        _clear_kernel[(num,)](*counters, held["totals"], alphabets, rotations, self.top)
+        _sample_kernel[(num, layout.NUM_SAMPLED // _SAMPLED_ROWS)](
+            self.starts, tiles.counts, self.step_bits, self.top, 2 if zeros is None else int(zeros),
+            held["flags"], *counters, TYPE=self.kind, ROWS=_SAMPLED_ROWS, ALL=_ALL_ROWS, num_warps=4,
+        )  # fmt: skip
+        _quantize_kernel[(tiles.num_tiles,)](
+            self.starts, tiles.counts, tiles.first_tiles, tiles.owners, starts_of_symbols, self.groups,
+            self.step_bits, self.top, held["flags"], held["symbols"], held["scales"], held["missing"],
+            held["totals"], TYPE=self.kind, ALIGNED=are_aligned(self.xs), ROWS=_ROWS, num_warps=1,
+        )  # fmt: skip
+        _settle_kernel[(num,)](
+            *counters, held["fractions"], held["totals"], held["missing"], tiles.first_tiles, self.top,
+            LANES=_LANES, num_warps=4,
+        )  # fmt: skip
+        return Streams(
+            held["symbols"], starts_of_symbols, tiles.counts, self.numels, alphabets, rotations, num,
+            self.places[-1],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,91 +440,43 @@ class _Coded:
     """A list whose bodies are coded and whose payloads are decided.
 
     Attributes:
-        xs: tensors, kept alive until their payloads are written because kernels have only their addresses.
-        top: the largest code.
-        streams: streams of their symbols.
+        task: the encoding.
+        streams: streams of its symbols.
         encoded: the coded streams.
-        plan: plan of the payloads.
-        held: working memory, by the names of ``_layout``.
     """
 
-    xs: Sequence[torch.Tensor]
-    top: int
+    task: _Task
     streams: Streams
     encoded: EncodedStreams
-    plan: torch.Tensor
-    held: dict[str, torch.Tensor]
 
     def write(self, state: None, nbytes: int) -> torch.Tensor:
         """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory."""
         del state
-        device, held, numels = self.plan.device, self.held, tuple(x.numel() for x in self.xs)
-        tiles = tile_table(numels, _TILE, device)
-        with torch.cuda.device_of(self.plan):
-            out = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            targets = torch.empty(len(self.xs), dtype=torch.int64, device=device)
-            _finish_kernel[(len(self.xs), programs_per_tensor(numels, _TILE, 4))](
-                addresses(self.xs, device), tiles.counts, tiles.first_tiles, _first_groups(numels, device),
-                held["missing"], self.plan, held["flags"], held["fractions"], held["scales"], out,
-                targets, nbytes, self.top, TYPE=TYPES[self.xs[0].dtype], TILE=_TILE, PART=_PART,
-                num_warps=4,
+        task, held = self.task, self.task.held
+        with torch.cuda.device_of(task.starts):
+            out = torch.empty(nbytes, dtype=torch.uint8, device=task.starts.device)
+            _finish_kernel[(len(task.xs), programs_per_tensor(task.numels, _TILE, 4))](
+                task.starts, task.tiles.counts, task.tiles.first_tiles, task.groups, held["missing"],
+                held["plan"], held["flags"], held["fractions"], held["scales"], out, held["targets"],
+                nbytes, task.top, TYPE=task.kind, TILE=_TILE, PART=_PART, num_warps=4,
             )  # fmt: skip
-            place_streams(self.streams, self.encoded, targets)
+            place_streams(self.streams, self.encoded, held["targets"])
         return out
-
-
-def _first_groups(numels: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return where the scales of each tensor start."""
-    groups = (ceil_div(numel, layout.GROUP) for numel in numels)
-    return on_device(tuple(accumulate(groups, initial=0))[:-1], device)
 
 
 def encode_rms_list(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> FusedList:
     """Encode contiguous tensors of one dtype and device, without waiting."""
-    device, dtype, num = xs[0].device, xs[0].dtype, len(xs)
-    step, zeros = pipeline.quantizer
-    numels, top = tuple(x.numel() for x in xs), layout.top_of(step)
-    step_bits = bits_of(layout.f32_step(step))
-    rooms = (ceil_div(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels)
-    places = tuple(accumulate(rooms, initial=0))
-    num_groups = sum(ceil_div(numel, layout.GROUP) for numel in numels)
-    tiles, starts = tile_table(numels, _TILE, device), addresses(xs, device)
-    held = _layout(num, tiles.num_tiles, places[-1], num_groups).carve(device)
     # step and zeros are not compile-time constants: saved activations change the former at every training step
-    kind = TYPES[dtype]
+    step, zeros = pipeline.quantizer
     with torch.cuda.device_of(xs[0]):
-        # every count starts at 1, so that no symbol is impossible
-        frequencies = torch.ones(num * NARROW, dtype=torch.int64, device=device)
-        zeroed = torch.zeros(num * (LEVELS + 1), dtype=torch.int64, device=device)
-        sums, totals = zeroed.split_with_sizes((num * LEVELS, num))
-        _sample_kernel[(num, layout.NUM_SAMPLED // _SAMPLED_ROWS)](
-            starts, tiles.counts, step_bits, top, 2 if zeros is None else int(zeros), held["flags"],
-            frequencies, sums, TYPE=kind, ROWS=_SAMPLED_ROWS, ALL=_ALL_ROWS, num_warps=4,
-        )  # fmt: skip
-        starts_of_symbols = on_device(places[:-1], device)
-        _quantize_kernel[(tiles.num_tiles,)](
-            starts, tiles.counts, tiles.first_tiles, tiles.owners, starts_of_symbols,
-            _first_groups(numels, device), step_bits, top, held["flags"], held["symbols"],
-            held["scales"], held["missing"], totals, TYPE=kind, ALIGNED=are_aligned(xs), ROWS=_ROWS,
-            num_warps=1,
-        )  # fmt: skip
-        _settle_kernel[(num,)](
-            frequencies, sums, held["fractions"], totals, held["missing"], tiles.first_tiles, top,
-            LANES=_LANES, num_warps=4,
-        )  # fmt: skip
-        alphabets = torch.full((num,), 2 * top + 1, dtype=torch.int32, device=device)
-        rotations = torch.zeros(num, dtype=torch.int32, device=device)
-        streams = Streams(
-            held["symbols"], starts_of_symbols, tiles.counts, numels, alphabets, rotations, num,
-            places[-1],
-        )  # fmt: skip
-        encoded = encode_streams(streams, frequencies)
-        plan = torch.empty((num, NUM_FIELDS.value), dtype=torch.int64, device=device)
-        sizes = torch.empty(num, dtype=torch.int64, device=device)
+        task = _Task.of(xs, step)
+        streams = task.quantize(zeros)
+        encoded = encode_streams(streams, task.held["frequencies"])
+        sizes = torch.empty(len(xs), dtype=torch.int64, device=xs[0].device)
         _plan_kernel[(1,)](
-            tiles.counts, held["flags"], totals, encoded.nbytes, num, step_bits, top, plan, sizes,
-            TYPE=kind, LANES=256, num_warps=8,
+            task.tiles.counts, task.held["flags"], task.held["totals"], encoded.nbytes, len(xs),
+            task.step_bits, task.top, task.held["plan"], sizes, TYPE=task.kind, LANES=256, num_warps=8,
         )  # fmt: skip
-    coded = _Coded(xs, top, streams, encoded, plan, held)
-    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
+    capacity = sum(exact_nbytes(x.nbytes) for x in xs)
+    coded = _Coded(task, streams, encoded)
     return FusedList(sizes, Unwritten(capacity, xs, None, coded.write))

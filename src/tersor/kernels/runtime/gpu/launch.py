@@ -8,7 +8,7 @@ kernel already compiled for arguments of one form can be launched directly.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import triton
 
 from tersor.kernels.runtime.device_cache import raw_stream
 from tersor.kernels.runtime.gpu.compile_events import first_launch
+from tersor.kernels.runtime.recording import log_launch
 
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 _hooks: Final[Any] = triton.knobs.runtime
@@ -55,6 +56,7 @@ class Kernel:
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         if len(arguments) != self._num_arguments:
             raise TypeError(f"{self._num_arguments} arguments go by position, not {len(arguments)}")
+        log_launch(self, grid, arguments, options)
         key: list[Hashable] = [*options, *options.values()]
         addressed = _addressed(arguments, key)
         if _INTERPRETED:
@@ -69,16 +71,39 @@ class Kernel:
             constants = tuple(options[name] for name in self._constants)
             self._compiled[form] = compiled, constants
             return
-        compiled, constants = found
-        grid = (*grid, 1, 1)[:3]
-        if not _HAS_KNOWN_RUN or _has_hooks():
-            compiled[grid](*addressed, *constants)
-            return
-        # what ``compiled[grid]`` does without hooks, in 6 us instead of 10
-        compiled.run(
-            *grid, raw_stream(device), compiled.function, compiled.packed_metadata, None, None, None,
-            *addressed, *constants,
-        )  # fmt: skip
+        _run(*found, device, (*grid, 1, 1)[:3], addressed)
+
+    def prepared(
+        self, grid: tuple[int, ...], arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Callable[[list[Any]], None] | None:
+        """Return what repeats a launch that was made, on the current stream, given its arguments with addresses for tensors.
+
+        It is None in Triton's interpreter.
+        """
+        if _INTERPRETED:
+            return None
+        key: list[Hashable] = [*options, *options.values()]
+        _addressed(arguments, key)
+        device = torch.cuda.current_device()
+        return partial(_run, *self._compiled[device, *key], device, (*grid, 1, 1)[:3])
+
+
+def _run(
+    compiled: Any,
+    constants: tuple[Any, ...],
+    device: int,
+    grid: tuple[int, ...],
+    addressed: list[Any],
+) -> None:
+    """Launch a compiled kernel on the current stream of a device."""
+    if not _HAS_KNOWN_RUN or _has_hooks():
+        compiled[grid](*addressed, *constants)
+        return
+    # what ``compiled[grid]`` does without hooks, in 6 us instead of 10
+    compiled.run(
+        *grid, raw_stream(device), compiled.function, compiled.packed_metadata, None, None, None,
+        *addressed, *constants,
+    )  # fmt: skip
 
 
 def jit_kernel(**options: Any) -> Callable[[Callable[..., None]], Kernel]:
