@@ -35,9 +35,11 @@ def lists(dtype=torch.float32, device="cpu"):
     return [[x.to(device, dtype) for x in xs] for xs in drawn]
 
 
-def payloads(encoded: EncodedList) -> list[bytes]:
-    known = EncodedList(encoded.sizes.tolist(), encoded.buffer)
-    return [bytes(x.cpu().numpy()) for x in known.payloads()]
+def payloads(made, nbytes=None) -> list[bytes]:
+    memory = made.memory
+    sizes = made.sizes.tolist()
+    buffer = memory.written(memory.capacity if nbytes is None else nbytes(sizes))
+    return [bytes(x.cpu().numpy()) for x in EncodedList(sizes, buffer).payloads()]
 
 
 def ordinary(xs) -> list[bytes]:
@@ -63,14 +65,32 @@ def test_repetitions_give_the_bytes_of_ordinary_calls(dtype):
     first, *others = lists(dtype)
     repetition = Repetition(first[0], encode)
     for xs in [*others, first, *others]:
-        encoded = repetition(xs)
-        assert payloads(encoded) == ordinary(xs)
-        assert encoded.again is repetition
+        assert payloads(repetition(xs)) == ordinary(xs)
+
+
+def test_payloads_can_be_written_to_memory_of_their_size():
+    first, *others = lists()
+    repetition = Repetition(first[0], encode)
+    for xs in others:
+        exact = payloads(repetition(xs), lambda sizes: sum(-(-size // 8) * 8 for size in sizes))
+        assert exact == ordinary(xs)
+
+
+def test_payloads_that_do_not_fit_are_not_written():
+    first, other, *_ = lists()
+    repetition = Repetition(first[0], encode)
+    payloads(repetition(first))
+    first_payload, second_payload, *_ = ordinary(other)
+    room = len(first_payload) + len(second_payload) // 2
+    memory = repetition(other).memory.written(room)
+    assert bytes(memory[: len(first_payload)].numpy()) == first_payload
 
 
 def test_results_of_earlier_repetitions_stay():
     xs, ys, zs, _ = lists()
     repetition = Repetition(xs[0], encode)
+    repetition_of_xs = payloads(repetition(xs))
+    assert repetition_of_xs == ordinary(xs)
     found = [repetition(one) for one in (xs, ys, zs)]
     assert [payloads(one) for one in found] == [ordinary(one) for one in (xs, ys, zs)]
 
@@ -91,25 +111,29 @@ def test_a_recorded_call_consists_of_kernels(monkeypatch):
 def test_a_recording_holds_tables_only():
     xs = lists()[0]
     repetition = Repetition(xs[0], encode)
-    repetition(xs)
+    payloads(repetition(xs))
+    recording = repetition._recorded.recording
     # the working memory is over a byte per value
-    assert 0 < repetition._recording.held_nbytes < sum(x.numel() for x in xs) // 4
+    assert 0 < recording.held_nbytes < sum(x.numel() for x in xs) // 4
+    arguments = [x for phase in recording._phases for launch in phase for x in launch.arguments]
+    held = {id(x) for x in recording._held}
+    assert all(id(x) in held for x in arguments if isinstance(x, torch.Tensor))
 
 
 def test_a_planted_fault_is_found(monkeypatch):
     first, other, *_ = lists()
     repetition = Repetition(first[0], encode)
-    repetition(first)
-    launches = repetition._recording._launches
-    # the kernel that clears counters
-    monkeypatch.setattr(repetition._recording, "_launches", launches[1:])
+    payloads(repetition(first))
+    phases = repetition._recorded.recording._phases
+    # the first kernel clears counters
+    monkeypatch.setattr(repetition._recorded.recording, "_phases", [phases[0][1:], phases[1]])
     assert payloads(repetition(other)) != ordinary(other)
 
 
 def test_tensors_that_are_not_aligned_are_not_repeated():
     first, other, *_ = lists()
     repetition = Repetition(first[0], encode)
-    repetition(first)
+    payloads(repetition(first))
     shifted = [torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x) for x in other]
     assert repetition(shifted) is None
 
@@ -119,13 +143,13 @@ def test_on_a_gpu_steps_that_alternate_between_streams_get_the_same_bytes():
     first, *others = lists(device="cuda")
     repetition = Repetition(first[0], encode)
     for xs in [*others, first] * 3:
-        encoded = repetition(xs)
-        assert payloads(encoded) == ordinary(xs)
+        assert payloads(repetition(xs)) == ordinary(xs)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         assert repetition(first) is None
+    payloads(repetition(first))
     held = torch.cuda.memory_allocated()
     for _ in range(20):
-        repetition(first)
+        payloads(repetition(first))
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= held

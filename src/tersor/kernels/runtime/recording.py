@@ -8,7 +8,7 @@ addresses in the recorded arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -21,6 +21,8 @@ from tersor.division import ceil_div
 
 _ALIGNMENT: Final = 512
 """Allocations of a repetition start at multiples of this many bytes, as those of torch's allocator do."""
+
+_NO_NUMBERS: Final[Mapping[str, int]] = {}
 
 
 class _LoggedLaunch(NamedTuple):
@@ -77,7 +79,7 @@ def working_memory(nbytes: int, device: torch.device) -> torch.Tensor:
 
 
 class _Address(NamedTuple):
-    """An argument of a launch that differs between repetitions.
+    """An argument of a launch that is an address, and differs between repetitions.
 
     Attributes:
         place: index in the arguments.
@@ -94,10 +96,9 @@ class _Address(NamedTuple):
     numel: int
 
     def tensor(self, memories: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the tensor at this address."""
-        start = self.offset
-        own = memories[self.memory].view(torch.uint8)
-        return own[start : start + self.numel * self.like.itemsize].view(self.like.dtype)
+        """Return the tensor at this address, cut off where the memory ends."""
+        own, nbytes = memories[self.memory].view(torch.uint8), self.numel * self.like.itemsize
+        return own[self.offset :][:nbytes].view(self.like.dtype)
 
 
 class _Launch(NamedTuple):
@@ -106,18 +107,24 @@ class _Launch(NamedTuple):
     Attributes:
         run: launches the kernel, given all arguments with tensors as addresses; None in Triton's interpreter.
         interpret: launches the kernel in the interpreter, given all arguments.
-        arguments: all arguments; those in ``addresses`` are to be replaced.
-        addresses: arguments that differ between repetitions.
+        arguments: all arguments; those in ``addresses`` and ``numbers`` are to be replaced.
+        addresses: addresses that differ between repetitions.
+        numbers: indices of arguments that are numbers and differ, and their names.
     """
 
     run: Callable[[list[Any]], None] | None
     interpret: Callable[[Sequence[Any]], None]
     arguments: list[Any]
     addresses: list[_Address]
+    numbers: list[tuple[int, str]]
 
-    def repeat(self, memories: Sequence[torch.Tensor], starts: Sequence[int]) -> None:
-        """Launch with other memories, whose first addresses are ``starts``."""
+    def repeat(
+        self, memories: Sequence[torch.Tensor], starts: Sequence[int], numbers: Mapping[str, int]
+    ) -> None:
+        """Launch with other memories, whose first addresses are ``starts``, and other numbers."""
         arguments = self.arguments.copy()
+        for place, name in self.numbers:
+            arguments[place] = numbers[name]
         if self.run is None:
             for one in self.addresses:
                 arguments[one.place] = one.tensor(memories)
@@ -129,54 +136,68 @@ class _Launch(NamedTuple):
 
 
 class Recording:
-    """The launches of a call that differ between repetitions only in the memory they read and write."""
+    """The launches of a call, which differ between repetitions only in memory and in named numbers.
 
-    def __init__(self, log: Log, given: Sequence[torch.Tensor]) -> None:
+    A call has several phases if its caller does something in between, such as allocating a result.
+    """
+
+    def __init__(
+        self, phases: Sequence[Log], given: Sequence[torch.Tensor], numbers: Collection[str] = ()
+    ) -> None:
         """Record a finished call.
 
         Args:
-            log: its log. Kernels must have done all of its work, and their tensors must be contiguous.
-            given: memory that ``repeat`` will be given: inputs and results. All other tensors that kernels read,
-                such as cached tables, must be the same in every repetition, and are kept alive.
+            phases: its log, one per phase. Kernels must have done all of its work, on contiguous tensors.
+            given: inputs and results, which ``repeat`` will be given. All other tensors that kernels read, such as
+                cached tables, must be the same in every repetition, and are kept alive.
+            numbers: names of parameters of kernels that ``repeat`` will be given.
         """
-        rooms = [ceil_div(x.nbytes, _ALIGNMENT) * _ALIGNMENT for x in log.working]
+        working = [memory for log in phases for memory in log.working]
+        rooms = [ceil_div(x.nbytes, _ALIGNMENT) * _ALIGNMENT for x in working]
         *self._offsets, self._working_nbytes = accumulate(rooms, initial=0)
-        self._num_given = len(given)
-        memories = [*given, *log.working]
-        owners = {x.untyped_storage().data_ptr(): k for k, x in enumerate(memories)}
+        self._memories, self._numbers = [*working, *given], numbers
+        self._owners = {x.untyped_storage().data_ptr(): k for k, x in enumerate(self._memories)}
         self._held: list[torch.Tensor] = []
-        self._launches = [self._launch(one, memories, owners) for one in log.launches]
+        self._phases = [[self._launch(one) for one in log.launches] for log in phases]
+        # only their sizes were needed
+        self._memories.clear()
 
     @property
     def held_nbytes(self) -> int:
         """Device memory that the recording keeps alive, in bytes."""
         return sum(x.untyped_storage().nbytes() for x in self._held)
 
-    def repeat(self, given: Sequence[torch.Tensor]) -> None:
-        """Make the call again on the current device and stream.
+    def new_working(self, device: torch.device) -> torch.Tensor:
+        """Return working memory for all phases of one repetition."""
+        return working_memory(self._working_nbytes, device)
+
+    def repeat(
+        self,
+        phase: int,
+        working: torch.Tensor,
+        given: Sequence[torch.Tensor],
+        numbers: Mapping[str, int] = _NO_NUMBERS,
+    ) -> None:
+        """Make one phase of the call again, on the current device and stream.
 
         Args:
-            given: inputs and results, of the sizes, dtypes and alignments of the recorded ones.
+            phase: number of the phase.
+            working: working memory of this repetition.
+            given: inputs and results of the dtypes and alignments of the recorded ones; the last may be missing if no
+                kernel of this phase reads or writes them.
+            numbers: numbers by name of their parameter.
         """
-        working = working_memory(self._working_nbytes, given[0].device)
-        starts = [x.data_ptr() for x in given]
         first = working.data_ptr()
-        starts += [first + offset for offset in self._offsets]
-        memories = (
-            [*given, *(working[offset:] for offset in self._offsets)]
-            if self._is_interpreted
-            else ()
-        )
-        for launch in self._launches:
-            launch.repeat(memories, starts)
+        starts = [first + offset for offset in self._offsets]
+        starts += [x.data_ptr() for x in given]
+        launches = self._phases[phase]
+        memories: Sequence[torch.Tensor] = ()
+        if launches and launches[0].run is None:
+            memories = [*(working[offset:] for offset in self._offsets), *given]
+        for launch in launches:
+            launch.repeat(memories, starts, numbers)
 
-    @property
-    def _is_interpreted(self) -> bool:
-        return bool(self._launches) and self._launches[0].run is None
-
-    def _launch(
-        self, logged: _LoggedLaunch, memories: Sequence[torch.Tensor], owners: dict[int, int]
-    ) -> _Launch:
+    def _launch(self, logged: _LoggedLaunch) -> _Launch:
         kernel, grid, arguments, options = logged
         addresses: list[_Address] = []
         recorded: list[Any] = list(arguments)
@@ -184,11 +205,16 @@ class Recording:
         for place, x in enumerate(arguments):
             if not isinstance(x, torch.Tensor):
                 continue
-            memory = owners.get(x.untyped_storage().data_ptr())
+            memory = self._owners.get(x.untyped_storage().data_ptr())
             if memory is None:
                 self._held.append(x)
                 recorded[place] = x if run is None else x.data_ptr()
             else:
-                offset = x.data_ptr() - memories[memory].data_ptr()
+                offset = x.data_ptr() - self._memories[memory].data_ptr()
                 addresses.append(_Address(place, memory, offset, x.new_empty(0), x.numel()))
-        return _Launch(run, lambda given: kernel[grid](*given, **options), recorded, addresses)
+                recorded[place] = None
+        names = enumerate(kernel.parameters)
+        numbers = [(place, name) for place, name in names if name in self._numbers]
+        return _Launch(
+            run, lambda given: kernel[grid](*given, **options), recorded, addresses, numbers
+        )

@@ -239,7 +239,17 @@ def decode_groups(
 def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
     """See ``batch.rms.encode_rms``; this does not wait, and needs no second pass."""
     encode = partial(rms.encode_rms_list, pipeline=pipeline)
-    return replace(_unsettled(encode(xs), xs), again=Repetition(xs[0], encode))
+    return _repeatable(Repetition(xs[0], encode), encode(xs), xs)
+
+
+def _repeatable(repetition: Repetition, made: FusedList, xs: Sequence[torch.Tensor]) -> EncodedList:
+    """Return an ``EncodedList`` that ``repetition`` repeats for other tensors."""
+
+    def again(others: Sequence[torch.Tensor]) -> EncodedList | None:
+        made = repetition(others)
+        return None if made is None else _repeatable(repetition, made, others)
+
+    return replace(_unsettled(made, xs), again=again)
 
 
 def decode_rms(

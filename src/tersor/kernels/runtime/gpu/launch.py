@@ -32,6 +32,9 @@ class Kernel:
     them. Options are the compile-time constants, which must be the kernel's last parameters, and Triton's
     launch options, such as ``num_warps`` and ``maxnreg``. Floating-point operations are not fused, because
     results must match those of other backends bit for bit.
+
+    Attributes:
+        parameters: names of the parameters that are no compile-time constants.
     """
 
     def __init__(self, function: Callable[..., None], **options: Any) -> None:
@@ -46,7 +49,11 @@ class Kernel:
         if is_constant != sorted(is_constant):
             raise TypeError(f"constants must be the last parameters of {function.__name__}")
         self._num_arguments = is_constant.count(False)
-        self._constants = [one.name for one in parameters][self._num_arguments :]
+        names = [one.name for one in parameters]
+        self.parameters, self._constants = (
+            names[: self._num_arguments],
+            names[self._num_arguments :],
+        )
         self._compiled: dict[tuple[Hashable, ...], tuple[Any, tuple[Any, ...]]] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
