@@ -113,9 +113,9 @@ def test_outputs_that_fitted_once_are_asked_again_for_what_may_change():
 
 
 def test_many_forms_of_a_list_are_remembered_and_the_oldest_forgotten():
-    codecs = [Flat(bound=Bound.relative(0.1))]
-    forms = [calls.form_to_encode([torch.zeros(k + 1)], codecs) for k in range(17)]
-    assert calls.form_to_encode([torch.zeros(17)], codecs) is forms[16]
+    codecs, most = [Flat(bound=Bound.relative(0.1))], calls._MAX_FORMS
+    forms = [calls.form_to_encode([torch.zeros(k + 1)], codecs) for k in range(most + 1)]
+    assert calls.form_to_encode([torch.zeros(most + 1)], codecs) is forms[most]
     assert calls.form_to_encode([torch.zeros(2)], codecs) is forms[1]
     assert calls.form_to_encode([torch.zeros(1)], codecs) is not forms[0]
 
