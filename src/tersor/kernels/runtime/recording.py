@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import prod
 from threading import local
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +77,11 @@ def working_memory(nbytes: int, device: torch.device) -> torch.Tensor:
     if _active.log is not None:
         _active.log.working.append(memory)
     return memory
+
+
+def working_tensor(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return an uninitialised tensor in ``working_memory`` of its own."""
+    return working_memory(prod(shape) * dtype.itemsize, device).view(dtype).view(*shape)
 
 
 class _Address(NamedTuple):
@@ -206,7 +212,10 @@ class Recording:
             if not isinstance(x, torch.Tensor):
                 continue
             memory = self._owners.get(x.untyped_storage().data_ptr())
-            if memory is None:
+            if not x.numel():
+                # it may be a view of working memory, which must not be held
+                recorded[place] = x.new_empty(0) if run is None else 0
+            elif memory is None:
                 self._held.append(x)
                 recorded[place] = x if run is None else x.data_ptr()
             else:

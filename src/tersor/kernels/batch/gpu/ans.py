@@ -68,6 +68,8 @@ from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     sum_before_in_tensor,
 )
+from tersor.kernels.runtime.gpu.zeros import clear
+from tersor.kernels.runtime.recording import working_tensor
 from tersor.kernels.runtime.sparing import is_sparing
 from tersor.types import Bound
 
@@ -214,7 +216,7 @@ class _Coded:
         numels = tuple(x.numel() for x in xs)
         with torch.cuda.device_of(plan):
             out = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            targets = torch.empty(len(xs), dtype=torch.int64, device=device)
+            targets = working_tensor((len(xs),), torch.int64, device)
             _finish_kernel[(len(xs), programs_per_tensor(numels, ans_quantize.TILE, 4))](
                 addresses(xs, device), tiles.counts, tiles.first_tiles, task.grids,
                 quantized.missing, self.escaping, quantized.totals, plan, quantized.alphabets,
@@ -290,9 +292,13 @@ def encode_ans(
         routes = routes_of(numels, _wide_ones(xs, bounds, encoder, are_wide, dims), device)
         is_static = encoder.frequencies is not None
         num_wide = len(xs) - routes.num_narrow
-        # everything that must start at 0, zeroed in one launch
+        # everything that must start at 0, cleared in one launch
         parts = (2 * len(xs), 0 if is_static else num_counts(routes.num_narrow, num_wide))
-        zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
+        has_ranges = any(b.kind == "relative" for b in bounds)
+        # the ranges of relative bounds are a result, which working memory must not hold
+        new = torch.empty if has_ranges else working_tensor
+        zeroed = new((sum(parts),), dtype=torch.int64, device=device)
+        clear(zeroed)
         keys, counts = zeroed.split_with_sizes(parts)
         keys = keys.view(key_dtype(dtype))
         task = Task.of(xs, bounds, encoder, dims, routes, keys)
@@ -302,6 +308,6 @@ def encode_ans(
             task.tiles, coded.quantized, coded.nbytes, keys, task.grids, dtype, coded.wide
         )
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
-    found = keys[: 2 * len(xs)] if any(b.kind == "relative" for b in bounds) else None
+    found = keys[: 2 * len(xs)] if has_ranges else None
     unwritten = Unwritten(capacity, xs, None, lambda _, nbytes: coded.write(plan, nbytes))
     return FusedList(sizes, unwritten, None if is_static else task.status, found)

@@ -22,6 +22,7 @@ from tersor.kernels.quantize.gpu.values import LARGEST_CODE, SMALLEST_CODE
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
+from tersor.kernels.runtime.recording import working_tensor
 
 LEAST_WIDE: Final = 1 << 18
 """Smallest tensor that may have more than 256 codes without a second pass in encoding or decoding. Lists of
@@ -225,7 +226,7 @@ def plan_payloads(
         wide: facts about wide streams; None if all streams are of bytes.
     """
     num_tensors, device = tiles.counts.numel(), tiles.counts.device
-    plan = torch.empty((num_tensors, NUM_FIELDS.value), dtype=torch.int64, device=device)
+    plan = working_tensor((num_tensors, NUM_FIELDS.value), torch.int64, device)
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     _plan_kernel[(1,)](
         tiles.counts, quantized.totals, body_nbytes, keys, grids, num_tensors, plan, sizes,

@@ -31,6 +31,7 @@ from tersor.kernels.entropy.symbols.gpu.histogram import table_start
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.recording import working_tensor
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
 
@@ -247,8 +248,8 @@ def choose_windows_alone(
     Arguments are as in ``choose_windows``.
     """
     num_wide, device = len(routes.capacities) - routes.num_narrow, counts.device
-    num_escapes = torch.empty(num_wide, dtype=torch.int64, device=device)
-    bases = torch.empty(num_wide, dtype=torch.int32, device=device)
+    num_escapes = working_tensor((num_wide,), torch.int64, device)
+    bases = working_tensor((num_wide,), torch.int32, device)
     _choose(routes, counts, quantized.counts, quantized, num_escapes, bases)
     return num_escapes
 

@@ -8,7 +8,6 @@ the bytes of the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -61,6 +60,7 @@ from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.group.masks import layout as mask_layout
 from tersor.kernels.group.ranges import layout as range_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
+from tersor.kernels.runtime.replay import MOST_RESULT_NBYTES
 from tersor.kernels.runtime.sparing import lastingly_sparing
 from tersor.types import Bound
 
@@ -137,14 +137,18 @@ def encode_streams(
         (found,) = settled([_unsettled(made, [x], [bound], encode_rest)])
         return found.payloads()[0]
 
-    encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
+    encode = partial(fused.encode, bounds=bounds, encoder=pipeline.encoder, with_ranges=with_ranges)
     chosen = None if fused.choose is None else fused.choose([x.numel() for x in xs], bounds)
     call = Encoding((pipeline, with_ranges, chosen), xs, bounds)
     made = call.replayed(xs)
     if made is None:
-        made = encode()
-        call.note(xs, made, encode)
-    return _unsettled(made, xs, bounds, encode_one, call)
+        made = encode(xs)
+        call.note(xs, made, partial(encode, xs))
+    again = call.again
+    if not made.can_be_copied(MOST_RESULT_NBYTES):
+        # no graph can be captured
+        again = Repetition(xs[0], encode)
+    return _unsettled(made, xs, bounds, encode_one, again)
 
 
 def decode_streams(
@@ -187,7 +191,7 @@ def encode_row_lists(
     if made is None:
         made = encode()
         call.note(xs, made, encode)
-    return _unsettled(made, xs, bounds, encode_rest, call)
+    return _unsettled(made, xs, bounds, encode_rest, call.again)
 
 
 def decode_row_lists(
@@ -239,17 +243,7 @@ def decode_groups(
 def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
     """See ``batch.rms.encode_rms``; this does not wait, and needs no second pass."""
     encode = partial(rms.encode_rms_list, pipeline=pipeline)
-    return _repeatable(Repetition(xs[0], encode), encode(xs), xs)
-
-
-def _repeatable(repetition: Repetition, made: FusedList, xs: Sequence[torch.Tensor]) -> EncodedList:
-    """Return an ``EncodedList`` that ``repetition`` repeats for other tensors."""
-
-    def again(others: Sequence[torch.Tensor]) -> EncodedList | None:
-        made = repetition(others)
-        return None if made is None else _repeatable(repetition, made, others)
-
-    return replace(_unsettled(made, xs), again=again)
+    return _unsettled(encode(xs), xs, again=Repetition(xs[0], encode))
 
 
 def decode_rms(
@@ -393,14 +387,12 @@ def _unsettled(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound] = (),
     encode_one: Callable[[torch.Tensor, Bound], torch.Tensor] | None = None,
-    call: Encoding | None = None,
+    again: Callable[[Sequence[torch.Tensor]], FusedList | None] | None = None,
 ) -> EncodedList:
-    """Return an ``EncodedList``; ``encode_one`` is its second pass, and ``call`` repeats it for other tensors."""
-    second_pass = again = None
+    """Return an ``EncodedList``; ``encode_one`` is its second pass, and ``again`` makes the call for other tensors."""
+    second_pass = None
     if made.needed is not None and encode_one is not None:
         second_pass = SecondPass(made.needed, lambda k: encode_one(xs[k].detach(), bounds[k]))
-    if call is not None and call.can_repeat:
-        again = partial(_repeated, call, bounds, encode_one)
     memory = made.memory
     return EncodedList(
         made.sizes,
@@ -408,19 +400,19 @@ def _unsettled(
         ranges=made.keys,
         unwritten=memory if isinstance(memory, Unwritten) else None,
         second_pass=second_pass,
-        again=again,
+        again=None if again is None else partial(_repeated, again, bounds, encode_one),
     )
 
 
 def _repeated(
-    call: Encoding,
+    again: Callable[[Sequence[torch.Tensor]], FusedList | None],
     bounds: Sequence[Bound],
     encode_one: Callable[[torch.Tensor, Bound], torch.Tensor] | None,
     xs: Sequence[torch.Tensor],
 ) -> EncodedList | None:
-    """Encode other tensors as ``call`` did; None if that is impossible at the moment."""
-    made = call.repeated(xs)
-    return None if made is None else _unsettled(made, xs, bounds, encode_one, call)
+    """Encode other tensors by ``again``; None if that is impossible at the moment."""
+    made = again(xs)
+    return None if made is None else _unsettled(made, xs, bounds, encode_one, again)
 
 
 def _composed(

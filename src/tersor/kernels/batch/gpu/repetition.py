@@ -13,32 +13,70 @@ from tersor.kernels.batch.gpu.replay import are_aligned
 from tersor.kernels.runtime.device_cache import stream_of
 from tersor.kernels.runtime.gpu.tiles import address_table
 from tersor.kernels.runtime.recording import Recording, logged
+from tersor.kernels.runtime.sparing import is_sparing
 
 _ENCODING: Final = 0
 _WRITING: Final = 1
 """Phases of a recorded encoding. In between the host may wait for the sizes."""
 
 
+class _Result(NamedTuple):
+    """Where a recorded encoding left one of its results.
+
+    Attributes:
+        nbytes: size of the memory that it lies in.
+        offset: its first byte there.
+        like: an empty tensor of its dtype.
+        numel: number of its values.
+    """
+
+    nbytes: int
+    offset: int
+    like: torch.Tensor
+    numel: int
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> _Result:
+        """Describe a result of the recorded call."""
+        storage = x.untyped_storage()
+        offset = x.data_ptr() - storage.data_ptr()
+        return cls(storage.nbytes(), offset, x.new_empty(0), x.numel())
+
+    def of_memory(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return the result in other memory of ``nbytes`` bytes."""
+        nbytes = self.numel * self.like.itemsize
+        return memory[self.offset : self.offset + nbytes].view(self.like.dtype)
+
+
 class _Recorded(NamedTuple):
     """A recorded encoding: its phases are encoding and writing.
 
     Attributes:
-        recording: takes the table of addresses, the sizes, and the memory of the payloads.
+        recording: takes the table of addresses, the memory of each result, and that of the payloads.
+        results: the sizes, ``FusedList.needed`` and ``FusedList.keys``; None for those that there are not.
         capacity: most bytes that the payloads can take.
         device: device of the tensors.
     """
 
     recording: Recording
+    results: tuple[_Result | None, ...]
     capacity: int
     device: torch.device
 
     def encode(self, xs: Sequence[torch.Tensor], table: torch.Tensor) -> FusedList:
         """Encode tensors whose addresses are in ``table``."""
-        sizes = torch.empty(len(xs), dtype=torch.int64, device=self.device)
-        working = self.recording.new_working(self.device)
-        self.recording.repeat(_ENCODING, working, [table, sizes])
-        state = working, table, sizes
-        return FusedList(sizes, Unwritten(self.capacity, xs, state, self.write))
+        working, given = self.recording.new_working(self.device), [table]
+        found: list[torch.Tensor | None] = []
+        for one in self.results:
+            if one is None:
+                found.append(None)
+                continue
+            given.append(torch.empty(one.nbytes, dtype=torch.uint8, device=self.device))
+            found.append(one.of_memory(given[-1]))
+        self.recording.repeat(_ENCODING, working, given)
+        sizes, needed, keys = found
+        memory = Unwritten(self.capacity, xs, (working, *given), self.write)
+        return FusedList(cast("torch.Tensor", sizes), memory, needed, keys)
 
     def write(self, state: tuple[torch.Tensor, ...], nbytes: int) -> torch.Tensor:
         """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory."""
@@ -77,10 +115,11 @@ class Repetition:
 
         Returns:
             The payloads; None if addresses are not aligned as kernels were compiled for, or another stream or device is
-            current, or the stream is being captured: a graph would read tables that belong to this object.
+            current, memory is limited, or the stream is being captured: a graph would read tables that belong to this
+            object.
         """
         pointers = tuple([x.data_ptr() for x in xs])
-        if not are_aligned(pointers) or _stream(self._device) != self._stream:
+        if not are_aligned(pointers) or _stream(self._device) != self._stream or is_sparing():
             return None
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
@@ -95,15 +134,23 @@ class Repetition:
         with logged() as encoding:
             made = self._encode(xs)
         unwritten = cast("Unwritten", made.memory)
+        results = made.sizes, made.needed, made.keys
+        given = [_memory_of(x) for x in results if x is not None]
 
         def write(state: tuple[torch.Tensor, ...] | None, nbytes: int) -> torch.Tensor:
             with logged() as writing:
                 out = unwritten.write(state, nbytes)
-            recording = Recording([encoding, writing], [table, made.sizes, out], ["room"])
-            self._recorded = _Recorded(recording, unwritten.capacity, self._device)
+            recording = Recording([encoding, writing], [table, *given, out], ["room"])
+            places = tuple(None if x is None else _Result.of(x) for x in results)
+            self._recorded = _Recorded(recording, places, unwritten.capacity, self._device)
             return out
 
         return made._replace(memory=unwritten._replace(write=write))
+
+
+def _memory_of(x: torch.Tensor) -> torch.Tensor:
+    """Return all bytes of the memory that a tensor lies in."""
+    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
 
 
 def _stream(device: torch.device) -> int | None:

@@ -59,9 +59,10 @@ class Encoding:
             self._form = REPLAYS.form_of((kind, *_shape(xs, self._pointers), kinds), self._device)
 
     @property
-    def can_repeat(self) -> bool:
-        """True if ``repeated`` may be able to encode other tensors of this form."""
-        return self._form is not None and are_aligned(self._pointers)
+    def again(self) -> Callable[[Sequence[torch.Tensor]], FusedList | None] | None:
+        """``repeated``, if it may be able to encode other tensors of this form; else None."""
+        can_repeat = self._form is not None and are_aligned(self._pointers)
+        return self.repeated if can_repeat else None
 
     def replayed(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
         """Return the result of replaying the call; None if there is no graph and the call must be made."""

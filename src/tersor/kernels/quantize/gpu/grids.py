@@ -11,6 +11,7 @@ from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, NARROW_DTYPES, SHRINK
 from tersor.kernels.runtime.gpu.element_types import BF16, F16, F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.recording import working_tensor
 
 _SHRINK = tl.constexpr(SHRINK)
 _F32_LARGEST, _F32_SMALLEST = (tl.constexpr(limit) for limit in F32_LIMITS[1:3])
@@ -122,7 +123,7 @@ def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> 
         bounds: ``runtime.gpu.tiles.bound_table``.
         dtype: dtype of the tensors.
     """
-    grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)
+    grids = working_tensor((len(bounds), 3), grid_dtype(dtype), bounds.device)
     _grids_kernel[(ceil_div(len(bounds), 128),)](
         keys, bounds, len(bounds), grids, TYPE=TYPES[dtype], LANES=128
     )
