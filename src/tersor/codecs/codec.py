@@ -15,7 +15,13 @@ from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.codecs.lru_cache import LruCache
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, finish_decoding, settled
+from tersor.kernels.batch.encoded_list import (
+    EncodedList,
+    Settling,
+    Undecoded,
+    finish_decoding,
+    settled,
+)
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.runtime.op import backend_for
 from tersor.kernels.runtime.sparing import is_sparing
@@ -295,15 +301,16 @@ def _settled(
     """Wait for the encoding of one contiguous tensor, and record it as the last one of its form.
 
     If a tensor of this form was encoded before, a payload that is measured but not written is written at once, to
-    slightly more memory than the previous payload took, and again if that is too small. Otherwise a GPU would be idle
-    for about 100 us of 540 for 256 MiB while the host reads the size and launches.
+    slightly more memory than the previous payload took, and again if that is too small. The host reads the size while
+    a GPU writes, and returns without waiting for that. Otherwise the GPU would be idle while the host reads the size
+    and launches, and again until the next call: 140 us of 416 for 256 MiB.
     """
     if encoded.is_settled:
         return encoded
-    again = encoded.again
+    again, settling = encoded.again, Settling([encoded], x.dtype)
     if last is not None:
         encoded = encoded.written(padded(int(last.nbytes * _SIZE_MARGIN)))
-    (known,) = settled([encoded], x.dtype)
+    (known,) = settling.finish([encoded])
     LAST_PACKED.put(form, LastPacked(int(known.sizes[0]), again))
     return known
 

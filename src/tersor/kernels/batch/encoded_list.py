@@ -270,11 +270,11 @@ def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> l
 class Settling:
     """An asynchronous ``settled``: sizes are copied from the device while the host continues."""
 
-    def __init__(self, lists: Sequence[EncodedList]) -> None:
-        """Start to read the sizes, without waiting."""
-        self._lists = lists
+    def __init__(self, lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> None:
+        """Start to read the sizes, and with ``dtype`` the ranges as in ``settled``, without waiting."""
+        self._lists, self._dtype = lists, dtype
         waiting = [one for one in lists if not one.is_settled]
-        self._tensors = [part for one in waiting for part in _facts(one, with_ranges=False)]
+        self._tensors = [part for one in waiting for part in _facts(one, dtype is not None)]
         self._arrived: torch.cuda.Event | None = None
         if not self._tensors or not self._tensors[0].is_cuda:
             return
@@ -291,13 +291,17 @@ class Settling:
         """True if the sizes have arrived, so that ``finish`` need not wait for them."""
         return self._arrived is None or self._arrived.query()
 
-    def finish(self) -> list[EncodedList]:
-        """Return what ``settled`` does, without waiting for work that was enqueued after the start."""
+    def finish(self, written: Sequence[EncodedList] | None = None) -> list[EncodedList]:
+        """Return what ``settled`` does, without waiting for work that was enqueued after the start.
+
+        ``written`` are the same lists, if their payloads were written since.
+        """
+        lists = self._lists if written is None else written
         if self._arrived is None:
-            return settled(self._lists)
+            return settled(lists, self._dtype)
         self._arrived.synchronize()
         facts = _numbers(self._host_bytes, self._tensors)
-        return [one if one.is_settled else _settle(one, facts, None) for one in self._lists]
+        return [one if one.is_settled else _settle(one, facts, self._dtype) for one in lists]
 
 
 def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:
