@@ -27,6 +27,10 @@ from tersor.errors import CorruptDataError
 _CODECS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("flat", {"bound": Bound.relative(0.03)}),
     ("ans", {"bound": Bound.relative(0.03)}),
+    ("ans", {"bound": Bound.relative(0.03), "lorenzo": 3}),
+    ("rms", {}),
+    ("mask4", {}),
+    ("group2", {}),
     ("rows", {"bound": Bound.relative(0.03), "entropy": "ans"}),
     ("rows", {"bound": Bound.relative(0.03)}),
     ("huffman", {"bound": Bound.relative(0.01)}),
@@ -61,8 +65,10 @@ def many_codes() -> list[torch.Tensor]:
 def run(codec: Codec, xs: list[torch.Tensor], num_flips: int) -> int:
     """Encode and decode a list, then decode it with flipped bytes; return how often it was refused."""
     codecs, infos = [codec] * len(xs), [TensorInfo.of(x) for x in xs]
-    whole = encode_batch(xs, codecs)
-    decode_batch(whole, infos, codecs)
+    # repetitions of a call, as a graph or from a recording, have code of their own
+    for _ in range(4):
+        whole = encode_batch(xs, codecs)
+        decode_batch(whole, infos, codecs)
     kept = whole.trimmed()
     num_refused = 0
     for seed in range(num_flips):
