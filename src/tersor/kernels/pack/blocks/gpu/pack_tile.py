@@ -289,6 +289,41 @@ def _measure_parts(
 
 
 @triton.jit
+def _load_rows(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return a tile as [32, 32], one lane's values per row; 0 from ``limit`` on.
+
+    Neighbouring threads load neighbouring values, which is faster than ``load_tile`` where no thread needs a whole row.
+    """
+    position = base + tl.arange(0, LANES)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    if base + _TILE <= limit:
+        values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
+    else:
+        values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
+    return values
+
+
+@triton.jit
+def _measure_fast(
+    address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Return the number of words of a tile, whether two values differ for certain, and whether both are correct.
+
+    They are unless there are outliers or fields of more than 22 bits; see ``_fast_fields``.
+    """
+    values = _load_rows(address, base, limit, TYPE, ALIGNED)
+    fields, error = quantize_fields(values, grid[0], grid[1], TYPE)
+    # in any order, so that each thread reduces its own values first
+    largest = tl.reduce(tl.reshape(error, [_TILE], can_reorder=True), 0, larger)
+    common = tl.reduce(tl.reshape(fields, [_TILE], can_reorder=True), 0, both)
+    unions = tl.reduce(fields, 1, either)
+    union = tl.reduce(unions, 0, either)
+    # a value past the end counts as 0, from which all others may differ
+    differs = (union != common) & (base + _TILE <= limit)
+    is_right = (largest <= grid[2]) & (union <= _LARGEST_FAST)
+    return tl.sum(widths_of(unions, BLOCK), axis=0), differs, is_right
+
+
+@triton.jit
 def measure_tile(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, DIMS: tl.constexpr,
@@ -301,11 +336,10 @@ def measure_tile(
     """
     is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32) & (DIMS == 0)
     if is_fast:
-        fields, is_right = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
-        num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
+        num_words, differs, is_right = _measure_fast(
+            address, base, limit, grid, TYPE, ALIGNED, BLOCK
+        )
         outliers = tl.full((), 0, tl.int32)
-        # a value past the end counts as 0, from which all others may differ
-        differs = _do_differ(fields) & (base + _TILE <= limit)
         if not is_right:
             num_words, outliers, differs = _measure_parts(
                 address, base, limit, shape, grid, TYPE, BLOCK, DIMS
@@ -315,13 +349,6 @@ def measure_tile(
             address, base, limit, shape, grid, TYPE, BLOCK, DIMS
         )
     return num_words, outliers, differs
-
-
-@triton.jit
-def _do_differ(fields):
-    """True if two fields of a tile differ."""
-    common = tl.reduce(tl.reduce(tl.reduce(fields, 2, both), 0, both), 0, both)
-    return tl.reduce(lane_union(fields), 0, either) != common
 
 
 @triton.jit
