@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from tersor.errors import SpecError
 from tersor.policy import BudgetController, LevelRange, ScoreController
+from tersor.policy.similarity import gradient_similarity
 
 LEVELS = LevelRange(0.03, 1e-4, 0.5)
 
 
 def score_at(level: float, power: float) -> float:
-    """The score of a gradient whose noise grows with a power of the level."""
-    return (1 + (level / 0.1) ** power) ** -0.5
+    """The score of a gradient whose independent noise grows with a power of the level."""
+    return 2 / (2 + (level / 0.1) ** power)
 
 
 @pytest.mark.parametrize("target", [0.7, 0.9, 0.95, 0.97])
@@ -32,11 +34,22 @@ def test_the_score_settles_at_the_target(target, power) -> None:
 @pytest.mark.parametrize("first", [0.8, 0.9, 0.985, 0.99])
 def test_two_updates_reach_the_target_without_overshooting_it(first, power) -> None:
     controller = ScoreController(target=0.95, levels=LEVELS)
-    level = 0.1 * (first**-2 - 1) ** (1 / power)
+    level = 0.1 * (2 / first - 2) ** (1 / power)
     for _ in range(2):
         level = controller.next_level(level, score_at(level, power))
         assert (score_at(level, power) - 0.95) * (first - 0.95) > -0.0005
     assert abs(score_at(level, power) - 0.95) < 0.005
+
+
+def test_one_update_meets_the_target_of_a_gradient_with_independent_noise() -> None:
+    exact, noise = torch.randn(2, 1 << 18, generator=torch.Generator().manual_seed(0)).unbind()
+
+    def measured(level: float) -> float:
+        return gradient_similarity([exact], [exact + (level / 0.1) ** 1.25 * noise]).score
+
+    controller = ScoreController(target=0.8, levels=LEVELS)
+    for level in (0.05, 0.12):
+        assert abs(measured(controller.next_level(level, measured(level))) - 0.8) < 0.005
 
 
 def test_one_update_changes_the_level_by_at_most_a_factor_of_e() -> None:

@@ -311,7 +311,9 @@ def _settled(
     if last is not None:
         encoded = encoded.written(padded(int(last.nbytes * _SIZE_MARGIN)))
     (known,) = settling.finish([encoded])
-    LAST_PACKED.put(form, LastPacked(int(known.sizes[0]), again))
+    if not is_sparing():
+        # where memory is short, calls are made in another way
+        LAST_PACKED.put(form, LastPacked(int(known.sizes[0]), again))
     return known
 
 

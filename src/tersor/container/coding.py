@@ -37,7 +37,7 @@ from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.device_cache import on_device
-from tersor.kernels.runtime.sparing import sparing_memory
+from tersor.kernels.runtime.sparing import is_sparing, sparing_memory
 from tersor.raw_bytes import padded
 from tersor.types import TensorInfo
 
@@ -95,7 +95,9 @@ def encode_batch(
         return _encode_within(tensors, codecs, expected_ratio, max_workspace_nbytes)
     if runs_on_gpu(tensors):
         parts = _encode_again(form, tensors) or _encode(tensors, codecs, form.groups)
-        form.repeat(parts[0].encoded)
+        if not is_sparing():
+            # where memory is short, calls are made in another way
+            form.repeat(parts[0].encoded)
         parts = _written(parts, tensors, expected_ratio)
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
@@ -126,7 +128,8 @@ def _encode_within(
 
 def _encode_again(form: ListForm, tensors: Sequence[torch.Tensor]) -> list[Part] | None:
     """Encode a list of one group like the last one of its form; None if that is not possible."""
-    encoded = None if form.encode_again is None else form.encode_again(tensors)
+    again = None if is_sparing() else form.encode_again
+    encoded = None if again is None else again(tensors)
     return None if encoded is None else [Part(form.groups[0][1], encoded)]
 
 

@@ -45,8 +45,8 @@ distance to the target, on a logarithmic scale; from 5 on, levels would oscillat
 class ScoreController:
     """Steers a level to a target score, by a factor between 1/e and e per update.
 
-    A score S is what a gradient with the noise ``S**-2 - 1`` has, relative to the gradient's energy. The noise grows
-    with a power of the level, so one measurement tells the level that has the noise of the target.
+    Independent noise with ``n`` times the energy of the gradient gives a score of ``2 / (2 + n)``. The noise grows with a
+    power of the level, so one measurement tells the level that has the noise of the target.
 
     Example:
         >>> controller = ScoreController(target=0.9, levels=LevelRange(0.03, 1e-4, 0.5))
@@ -72,8 +72,8 @@ class ScoreController:
 
 
 def _noise_of(score: float) -> float:
-    """Return the energy of the noise in a gradient of this score, relative to that of the gradient."""
-    return max(_LEAST_SCORE, min(1.0, score)) ** -2 - 1
+    """Return half the energy of the noise in a gradient of this score, relative to that of the exact gradient."""
+    return 1 / max(_LEAST_SCORE, min(1.0, score)) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

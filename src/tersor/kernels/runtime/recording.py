@@ -156,7 +156,11 @@ class Recording:
             phases: its log, one per phase. Kernels must have done all of its work, on contiguous tensors.
             given: inputs and results, which ``repeat`` will be given. All other tensors that kernels read, such as
                 cached tables, must be the same in every repetition, and are kept alive.
-            numbers: names of parameters of kernels that ``repeat`` will be given.
+            numbers: names of parameters of kernels that ``repeat`` will be given. Kernels must annotate them as
+                ``tl.int64``, as they are compiled once for all numbers.
+
+        Raises:
+            TypeError: a kernel does not, or takes tensors in tuples.
         """
         working = [memory for log in phases for memory in log.working]
         rooms = [ceil_div(x.nbytes, _ALIGNMENT) * _ALIGNMENT for x in working]
@@ -171,7 +175,8 @@ class Recording:
     @property
     def held_nbytes(self) -> int:
         """Device memory that the recording keeps alive, in bytes."""
-        return sum(x.untyped_storage().nbytes() for x in self._held)
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in self._held}
+        return sum(storage.nbytes() for storage in storages.values())
 
     def new_working(self, device: torch.device) -> torch.Tensor:
         """Return working memory for all phases of one repetition."""
@@ -209,6 +214,8 @@ class Recording:
         recorded: list[Any] = list(arguments)
         run = kernel.prepared(grid, arguments, options)
         for place, x in enumerate(arguments):
+            if isinstance(x, tuple) and any(isinstance(part, torch.Tensor) for part in x):
+                raise TypeError("a launch with tensors in tuples cannot be recorded")
             if not isinstance(x, torch.Tensor):
                 continue
             memory = self._owners.get(x.untyped_storage().data_ptr())
@@ -224,6 +231,10 @@ class Recording:
                 recorded[place] = None
         names = enumerate(kernel.parameters)
         numbers = [(place, name) for place, name in names if name in self._numbers]
+        if not {name for _, name in numbers} <= set(kernel.wide_parameters):
+            raise TypeError(
+                f"a number that differs between repetitions must be tl.int64 in {kernel}"
+            )
         return _Launch(
             run, lambda given: kernel[grid](*given, **options), recorded, addresses, numbers
         )

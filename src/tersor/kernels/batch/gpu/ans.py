@@ -64,10 +64,7 @@ from tersor.kernels.quantize.gpu.finite_range import key_dtype
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import (
-    addresses,
-    sum_before_in_tensor,
-)
+from tersor.kernels.runtime.gpu.tiles import sum_before_in_tensor
 from tersor.kernels.runtime.gpu.zeros import clear
 from tersor.kernels.runtime.recording import working_tensor
 from tersor.kernels.runtime.sparing import is_sparing
@@ -133,7 +130,7 @@ def _copy_escapes(head, num, stream, num_narrow, escapes, places, LANES: tl.cons
 def _finish_kernel(
     starts, counts, first_tiles, grids, missing, escaping, totals, plan, alphabets, lows, out,
     targets, streams, num_narrow, num_escapes, escapes, places, firsts, window_low, window_size,
-    shapes, room, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    shapes, room: tl.int64, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
     HAS_WIDE: tl.constexpr, ARE_HELD: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) finishes every p-th tile of tensor k; the first program writes the heads.
@@ -218,7 +215,7 @@ class _Coded:
             out = torch.empty(nbytes, dtype=torch.uint8, device=device)
             targets = working_tensor((len(xs),), torch.int64, device)
             _finish_kernel[(len(xs), programs_per_tensor(numels, ans_quantize.TILE, 4))](
-                addresses(xs, device), tiles.counts, tiles.first_tiles, task.grids,
+                task.starts, tiles.counts, tiles.first_tiles, task.grids,
                 quantized.missing, self.escaping, quantized.totals, plan, quantized.alphabets,
                 quantized.lows, out, targets, routes.streams, routes.num_narrow,
                 *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),

@@ -42,6 +42,7 @@ from tersor.kernels.runtime.gpu.tiles import (
     bound_table,
     tile_table,
 )
+from tersor.kernels.runtime.recording import working_tensor
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
 
@@ -157,6 +158,7 @@ class Task:
 
     Attributes:
         xs: contiguous tensors of one dtype and device, kept alive because kernels have only their addresses.
+        starts: their addresses, on the device.
         dims: number of predicting axes; 0 for none.
         encoder: encoder of the symbols.
         routes: the stream of each tensor.
@@ -167,6 +169,7 @@ class Task:
     """
 
     xs: Sequence[torch.Tensor]
+    starts: torch.Tensor
     dims: int
     encoder: AnsEncoder
     routes: Routes
@@ -187,15 +190,17 @@ class Task:
     ) -> Task:
         """Compute the ranges that relative bounds need, and the grids; ``keys`` must be zeros."""
         device, dtype = xs[0].device, xs[0].dtype
-        numels = tuple(x.numel() for x in xs)
+        numels, starts = tuple(x.numel() for x in xs), addresses(xs, device)
         limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
         if any(b.kind == "relative" for b in bounds):
             ranges = tile_table(numels, RANGE_TILE, device)
-            fold_ranges(addresses(xs, device), ranges, keys, dtype, are_aligned(xs))
+            fold_ranges(starts, ranges, keys, dtype, are_aligned(xs))
         grids = grid_table(keys, limits, dtype)
-        status = torch.empty(len(xs), dtype=torch.int32, device=device)
+        # a result, unless there is a static table, with which no tensor is left
+        new = torch.empty if encoder.frequencies is None else working_tensor
+        status = new((len(xs),), dtype=torch.int32, device=device)
         tiles = tile_table(numels, TILE, device)
-        return cls(xs, dims, encoder, routes, tiles, grids, keys, status)
+        return cls(xs, starts, dims, encoder, routes, tiles, grids, keys, status)
 
     @property
     def window(self) -> Window | None:
@@ -236,14 +241,14 @@ class Task:
         piece: tuple[int, int] | None = None,
     ) -> None:
         """Quantize the tensors whose symbols have ``nbytes`` bytes: all tiles, or the runs ``[first, last)`` of ``piece``."""
-        tiles, dtype, device = self.tiles, self.xs[0].dtype, self.status.device
+        tiles, dtype = self.tiles, self.xs[0].dtype
         runs, num_programs, first_run = None, tiles.num_tiles, 0
         if piece is not None:
             runs, first_run = self.runs, piece[0]
             num_programs = (piece[1] - first_run) * RUN
         is_limited = has_ptx(self.status) and dtype != torch.float64 and self.dims == 0
         _quantize_kernel[(num_programs,)](
-            addresses(self.xs, device), tiles.counts, tiles.first_tiles,
+            self.starts, tiles.counts, tiles.first_tiles,
             tiles.owners if runs is None else runs.owners, self.grids, self.keys,
             self.routes.places, symbols, quantized.extents, quantized.missing, quantized.varying,
             quantized.escaping, self.routes.streams, self.routes.num_narrow, *self.window_numbers,

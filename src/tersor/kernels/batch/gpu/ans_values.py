@@ -44,7 +44,6 @@ from tersor.kernels.predict.gpu import load_shape, residual_codes
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses
 from tersor.kernels.runtime.workspace import Layout
 
 _LOW = tl.constexpr(STATE_LOW)
@@ -316,8 +315,7 @@ class MeasuredValues:
 
 def _of_task(task: Task) -> tuple[torch.Tensor | None, ...]:
     """Return the arguments of both kernels that describe the tensors."""
-    starts = addresses(task.xs, task.status.device)
-    return starts, task.grids, shapes_of(task.xs, task.dims), task.routes.tensors
+    return task.starts, task.grids, shapes_of(task.xs, task.dims), task.routes.tensors
 
 
 def _constants(task: Task) -> dict[str, object]:

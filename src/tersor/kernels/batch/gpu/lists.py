@@ -42,7 +42,7 @@ from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.composition import decoder_of_the_rest, encoder_of_the_rest
 from tersor.kernels.batch.gpu.fused_list import FusedList
-from tersor.kernels.batch.gpu.repetition import Repetition
+from tersor.kernels.batch.gpu.recorded_encoder import RecordedEncoder
 from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
@@ -147,7 +147,7 @@ def encode_streams(
     again = call.again
     if not made.can_be_copied(MOST_RESULT_NBYTES):
         # no graph can be captured
-        again = Repetition(xs[0], encode)
+        again = RecordedEncoder(xs[0].device, encode)
     return _unsettled(made, xs, bounds, encode_one, again)
 
 
@@ -243,7 +243,7 @@ def decode_groups(
 def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
     """See ``batch.rms.encode_rms``; this does not wait, and needs no second pass."""
     encode = partial(rms.encode_rms_list, pipeline=pipeline)
-    return _unsettled(encode(xs), xs, again=Repetition(xs[0], encode))
+    return _unsettled(encode(xs), xs, again=RecordedEncoder(xs[0].device, encode))
 
 
 def decode_rms(

@@ -116,7 +116,7 @@ def _sampled(row, count):
 
 
 @jit_kernel(do_not_specialize=["top"])
-def _clear_kernel(frequencies, sums, totals, alphabets, rotations, top):
+def _start_kernel(frequencies, sums, totals, alphabets, rotations, top):
     """One program initialises the counters and the alphabet of one tensor."""
     k = tl.program_id(0).to(tl.int64)
     # every count starts at 1, so that no symbol is impossible
@@ -304,7 +304,7 @@ def _write_body(payload, has_zeros, num_groups, fractions, scales, top, LANES: t
 
 @jit_kernel(do_not_specialize=["room", "top"])
 def _finish_kernel(
-    starts, counts, first_tiles, groups, missing, plan, flags, fractions, scales, out, targets, room,
+    starts, counts, first_tiles, groups, missing, plan, flags, fractions, scales, out, targets, room: tl.int64,
     top, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes every p-th part of the payload of tensor k, except for the coder's body.
@@ -415,7 +415,7 @@ class _Task:
         starts_of_symbols = on_device(self.places[:-1], self.starts.device)
         counters = held["frequencies"], held["sums"]
         alphabets, rotations = held["alphabets"], held["rotations"]
-        _clear_kernel[(num,)](*counters, held["totals"], alphabets, rotations, self.top)
+        _start_kernel[(num,)](*counters, held["totals"], alphabets, rotations, self.top)
         _sample_kernel[(num, layout.NUM_SAMPLED // _SAMPLED_ROWS)](
             self.starts, tiles.counts, self.step_bits, self.top, 2 if zeros is None else int(zeros),
             held["flags"], *counters, TYPE=self.kind, ROWS=_SAMPLED_ROWS, ALL=_ALL_ROWS, num_warps=4,

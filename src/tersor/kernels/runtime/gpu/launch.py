@@ -35,6 +35,8 @@ class Kernel:
 
     Attributes:
         parameters: names of the parameters that are no compile-time constants.
+        wide_parameters: those of them that are annotated as ``tl.int64``. Others are compiled as int32 or int64, by the
+            first number that they get.
     """
 
     def __init__(self, function: Callable[..., None], **options: Any) -> None:
@@ -54,6 +56,9 @@ class Kernel:
             names[: self._num_arguments],
             names[self._num_arguments :],
         )
+        self.wide_parameters = [
+            one.name for one in parameters if str(one.annotation).endswith("int64")
+        ]
         self._compiled: dict[tuple[Hashable, ...], tuple[Any, tuple[Any, ...]]] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -64,13 +69,10 @@ class Kernel:
         if len(arguments) != self._num_arguments:
             raise TypeError(f"{self._num_arguments} arguments go by position, not {len(arguments)}")
         log_launch(self, grid, arguments, options)
-        key: list[Hashable] = [*options, *options.values()]
-        addressed = _addressed(arguments, key)
         if _INTERPRETED:
             self._jit[grid](*arguments, **options)
             return
-        device = torch.cuda.current_device()
-        form = (device, *key)
+        form, addressed = _form_of(arguments, options)
         found = self._compiled.get(form)
         if found is None:
             with first_launch():
@@ -78,37 +80,41 @@ class Kernel:
             constants = tuple(options[name] for name in self._constants)
             self._compiled[form] = compiled, constants
             return
-        _run(*found, device, (*grid, 1, 1)[:3], addressed)
+        _run(*found, (*grid, 1, 1)[:3], addressed)
 
     def prepared(
         self, grid: tuple[int, ...], arguments: Sequence[Any], options: Mapping[str, Any]
     ) -> Callable[[list[Any]], None] | None:
-        """Return what repeats a launch that was made, on the current stream, given its arguments with addresses for tensors.
+        """Return what repeats a launch that was made on the current device, on its current stream.
 
-        It is None in Triton's interpreter.
+        It takes the arguments, with addresses for tensors. Numbers that do not fit in 32 bits are cut off, unless the
+        recorded number did not fit either or the parameter is in ``wide_parameters``. It is None in Triton's interpreter.
         """
         if _INTERPRETED:
             return None
-        key: list[Hashable] = [*options, *options.values()]
-        _addressed(arguments, key)
-        device = torch.cuda.current_device()
-        return partial(_run, *self._compiled[device, *key], device, (*grid, 1, 1)[:3])
+        form, _ = _form_of(arguments, options)
+        return partial(_run, *self._compiled[form], (*grid, 1, 1)[:3])
+
+
+def _form_of(
+    arguments: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[tuple[Hashable, ...], list[Any]]:
+    """Return what a launch on the current device is compiled for, and its arguments with addresses for tensors."""
+    key: list[Hashable] = [torch.cuda.current_device(), *options, *options.values()]
+    addressed = _addressed(arguments, key)
+    return tuple(key), addressed
 
 
 def _run(
-    compiled: Any,
-    constants: tuple[Any, ...],
-    device: int,
-    grid: tuple[int, ...],
-    addressed: list[Any],
+    compiled: Any, constants: tuple[Any, ...], grid: tuple[int, ...], addressed: list[Any]
 ) -> None:
-    """Launch a compiled kernel on the current stream of a device."""
+    """Launch a compiled kernel on the current stream of the current device."""
     if not _HAS_KNOWN_RUN or _has_hooks():
         compiled[grid](*addressed, *constants)
         return
     # what ``compiled[grid]`` does without hooks, in 6 us instead of 10
     compiled.run(
-        *grid, raw_stream(device), compiled.function, compiled.packed_metadata, None, None, None,
+        *grid, raw_stream(torch.cuda.current_device()), compiled.function, compiled.packed_metadata, None, None, None,
         *addressed, *constants,
     )  # fmt: skip
 

@@ -12,20 +12,29 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
+import triton.language as tl
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
 from tersor.kernels.batch.encoded_list import EncodedList, settled
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
-from tersor.kernels.batch.gpu import ans, lists, rms
+from tersor.kernels.batch.gpu import ans, lists, recorded_encoder, rms
 from tersor.kernels.batch.gpu.fused_list import FusedList
-from tersor.kernels.batch.gpu.repetition import Repetition
+from tersor.kernels.batch.gpu.recorded_encoder import RecordedEncoder
 from tersor.kernels.batch.pipeline import Bounded, Pipeline, RmsLevels
-from tersor.kernels.runtime.gpu.launch import Kernel
+from tersor.kernels.runtime.gpu.launch import Kernel, jit_kernel
+from tersor.kernels.runtime.gpu.tiles import address_table
 from tersor.kernels.runtime.op import use_backend
+from tersor.kernels.runtime.recording import Recording, logged
 from tersor.kernels.runtime.sparing import sparing_memory
 from tersor.types import Bound
 from tests.codecs.variants import NARROW_TABLE
+
+
+@jit_kernel(do_not_specialize=["room"])
+def narrow_kernel(target, room):
+    tl.store(target, room)
+
 
 SHAPES = ((2100,), (3, 400), (1,), (256,))
 
@@ -94,6 +103,11 @@ def ordinary(xs, codec: Codec = RMS.codec) -> list[bytes]:
         return [bytes(codec.pack(x.cpu()).payloads[0].numpy()) for x in xs]
 
 
+def recording_of(encoder: RecordedEncoder) -> Recording:
+    (recorded,) = encoder._recorded.values()
+    return recorded.recording
+
+
 def facts(made) -> list[list[int] | None]:
     return [None if x is None else x.tolist() for x in (made.needed, made.keys)]
 
@@ -112,9 +126,9 @@ class Operations(TorchDispatchMode):
 
 def check_repetitions(case: Case, all_lists: Sequence[Sequence[Tensor]]) -> None:
     """Repeat a call for lists of one form, and compare results and payloads with those of ordinary calls."""
-    repetition = Repetition(all_lists[0][0], case.encode)
+    encoder = RecordedEncoder(all_lists[0][0].device, case.encode)
     for xs in all_lists:
-        repeated, once = repetition(xs), case.encode(xs)
+        repeated, once = encoder(xs), case.encode(xs)
         assert facts(repeated) == facts(once)
         left = [0] * len(xs) if once.needed is None else once.needed.tolist()
         # what a second pass encodes is stored exactly before
@@ -137,28 +151,62 @@ def test_repetitions_without_symbols_give_the_same_bytes(name):
 
 def test_payloads_can_be_written_to_memory_of_their_size():
     first, *others = drawn_lists()
-    repetition = Repetition(first[0], RMS.encode)
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
     for xs in others:
-        exact = payloads(repetition(xs), lambda sizes: sum(-(-size // 8) * 8 for size in sizes))
+        exact = payloads(encoder(xs), lambda sizes: sum(-(-size // 8) * 8 for size in sizes))
         assert exact == ordinary(xs)
 
 
-def test_payloads_that_do_not_fit_are_not_written():
+def test_payloads_that_do_not_fit_are_not_written(monkeypatch):
     first, other, *_ = drawn_lists()
-    repetition = Repetition(first[0], RMS.encode)
-    payloads(repetition(first))
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    unwritten = encoder(other).memory
     first_payload, second_payload, *_ = ordinary(other)
     room = len(first_payload) + len(second_payload) // 2
-    memory = repetition(other).memory.written(room)
+    # memory behind what the kernels get shows what they write there
+    guarded = torch.full((unwritten.capacity + room,), 0x5A, dtype=torch.uint8)
+    monkeypatch.setattr(recorded_encoder, "_new_memory", lambda nbytes, _: guarded[:nbytes])
+    memory = unwritten.written(room)
     assert bytes(memory[: len(first_payload)].numpy()) == first_payload
+    rest = guarded[-(-len(first_payload) // 8) * 8 :]
+    assert torch.equal(rest, torch.full_like(rest, 0x5A))
+
+
+def test_a_call_that_returns_no_payload_is_not_recorded():
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    assert not encoder(first).memory.written(0).numel()
+    assert not encoder._recorded
+    assert payloads(encoder(other)) == ordinary(other)
+    assert payloads(encoder(first)) == ordinary(first)
+
+
+@pytest.mark.parametrize("name", ["rms", "ans", "ans-static"])
+def test_a_recording_reads_the_addresses_of_its_call_however_late_it_is_written(name):
+    case = CASES[name]
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, case.encode)
+    made = encoder(first)
+    # others push the table of addresses out of the cache
+    for k in range(600):
+        address_table((k,), first[0].device)
+    assert payloads(made) == ordinary(first, case.codec)
+    assert payloads(encoder(other)) == ordinary(other, case.codec)
+
+
+def test_a_size_that_would_be_cut_off_beyond_32_bits_is_not_recorded():
+    with logged() as log:
+        narrow_kernel[(1,)](torch.zeros(1, dtype=torch.int64), 1)
+    with pytest.raises(TypeError, match=r"must be tl\.int64"):
+        Recording([log], [], ["room"])
 
 
 def test_results_of_earlier_repetitions_stay():
     xs, ys, zs, _ = drawn_lists()
-    repetition = Repetition(xs[0], RMS.encode)
-    repetition_of_xs = payloads(repetition(xs))
-    assert repetition_of_xs == ordinary(xs)
-    found = [repetition(one) for one in (xs, ys, zs)]
+    encoder = RecordedEncoder(xs[0].device, RMS.encode)
+    assert payloads(encoder(xs)) == ordinary(xs)
+    found = [encoder(one) for one in (xs, ys, zs)]
     assert [payloads(one) for one in found] == [ordinary(one) for one in (xs, ys, zs)]
 
 
@@ -188,9 +236,9 @@ def test_a_recorded_call_without_symbols_consists_of_kernels(name, monkeypatch):
 
 def test_a_recording_holds_tables_only(case):
     xs, other, *_ = drawn_lists()
-    repetition = Repetition(xs[0], case.encode)
-    payloads(repetition(xs))
-    recording = repetition._recorded.recording
+    encoder = RecordedEncoder(xs[0].device, case.encode)
+    payloads(encoder(xs))
+    recording = recording_of(encoder)
     # of the working memory, over a byte per value, it holds nothing; static tables take 9 KiB
     most = sum(x.numel() for x in xs) // 2
     assert 0 < recording.held_nbytes < most + (16384 if case is CASES["ans-static"] else 0)
@@ -198,25 +246,36 @@ def test_a_recording_holds_tables_only(case):
     held = {id(x) for x in recording._held}
     assert all(id(x) in held for x in arguments if isinstance(x, Tensor) and x.numel())
     before = [x.clone() for x in recording._held]
-    payloads(repetition(other))
+    payloads(encoder(other))
     assert all(torch.equal(x, was) for x, was in zip(recording._held, before, strict=True))
 
 
 def test_a_planted_fault_is_found(monkeypatch):
     first, other, *_ = drawn_lists()
-    repetition = Repetition(first[0], RMS.encode)
-    payloads(repetition(first))
-    phases = repetition._recorded.recording._phases
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    phases = recording_of(encoder)._phases
     # the first kernel clears counters
-    monkeypatch.setattr(repetition._recorded.recording, "_phases", [phases[0][1:], phases[1]])
-    assert payloads(repetition(other)) != ordinary(other)
+    monkeypatch.setattr(recording_of(encoder), "_phases", [phases[0][1:], phases[1]])
+    assert payloads(encoder(other)) != ordinary(other)
 
 
-def test_nothing_is_repeated_where_memory_is_short():
-    first, *_ = drawn_lists()
-    repetition = Repetition(first[0], RMS.encode)
+def test_tensors_that_are_not_aligned_are_encoded_as_usual():
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    shifted = [torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x) for x in other]
+    assert payloads(encoder(shifted)) == ordinary(other)
+    assert payloads(encoder(other)) == ordinary(other)
+
+
+def test_nothing_is_repeated_where_memory_is_short(monkeypatch):
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    monkeypatch.setattr(Recording, "repeat", None)
     with sparing_memory():
-        assert repetition(first) is None
+        assert payloads(encoder(other)) == ordinary(other)
 
 
 def test_lists_too_large_for_a_graph_are_repeated(monkeypatch):
@@ -233,31 +292,38 @@ def test_lists_too_large_for_a_graph_are_repeated(monkeypatch):
         assert [bytes(x.numpy()) for x in known.payloads()] == ordinary(xs, codec)
 
 
-def test_tensors_that_are_not_aligned_are_not_repeated():
-    first, other, *_ = drawn_lists()
-    repetition = Repetition(first[0], RMS.encode)
-    payloads(repetition(first))
-    shifted = [torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x) for x in other]
-    assert repetition(shifted) is None
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["rms", "ans-relative", "ans-wide"])
-def test_on_a_gpu_steps_that_alternate_between_streams_get_the_same_bytes(name):
+def test_on_a_gpu_streams_have_recordings_of_their_own(name):
     case = CASES[name]
     first, *others = drawn_lists(device="cuda")
     check_repetitions(case, [*others, first] * 3)
-    repetition = Repetition(first[0], case.encode)
-    payloads(repetition(first))
+    encoder = RecordedEncoder(first[0].device, case.encode)
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        assert repetition(first) is None
-    payloads(repetition(first))
+    for _ in range(3):
+        wanted = payloads(encoder(first))
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            assert payloads(encoder(first)) == wanted
+            side.synchronize()
+    assert len(encoder._recorded) == 2
     held = torch.cuda.memory_allocated()
     for _ in range(20):
-        payloads(repetition(first))
+        payloads(encoder(first))
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= held
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_payload_larger_than_expected_is_written_again():
+    codec = registry.create("ans", bound=Bound.relative(1e-3))
+    smooth, noise = torch.linspace(0, 1, 1 << 24, device="cuda"), torch.rand(1 << 24, device="cuda")
+    smooth = smooth.square().round(decimals=1)
+    for x in (smooth, smooth, smooth, noise, smooth, noise):
+        packed = codec.pack(x)
+        with use_backend("cpu"):
+            wanted = codec.pack(x.cpu()).payloads[0]
+        assert torch.equal(packed.payloads[0].cpu(), wanted)
 
 
 @pytest.mark.gpu

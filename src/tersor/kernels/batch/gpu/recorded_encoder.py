@@ -18,6 +18,8 @@ from tersor.kernels.runtime.sparing import is_sparing
 _ENCODING: Final = 0
 _WRITING: Final = 1
 """Phases of a recorded encoding. In between the host may wait for the sizes."""
+_MOST_STREAMS: Final = 16
+"""Streams with a recording of their own; on others every call is made as usual."""
 
 
 class _Result(NamedTuple):
@@ -71,7 +73,7 @@ class _Recorded(NamedTuple):
             if one is None:
                 found.append(None)
                 continue
-            given.append(torch.empty(one.nbytes, dtype=torch.uint8, device=self.device))
+            given.append(_new_memory(one.nbytes, self.device))
             found.append(one.of_memory(given[-1]))
         self.recording.repeat(_ENCODING, working, given)
         sizes, needed, keys = found
@@ -82,55 +84,50 @@ class _Recorded(NamedTuple):
         """Allocate ``nbytes`` bytes, write the payloads that fit, and return the memory."""
         working, *given = state
         with torch.cuda.device_of(working):
-            out = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+            out = _new_memory(nbytes, self.device)
             self.recording.repeat(_WRITING, working, [*given, out], {"room": nbytes})
         return out
 
 
-class Repetition:
-    """Encodes lists of one form as the first of them was encoded.
+class RecordedEncoder:
+    """Encodes lists of one form, repeating the launches of the second list of each stream.
 
-    The second list is encoded and recorded; from the third on, the recorded launches are repeated. The form is shapes,
-    dtype and device of the tensors, and everything that ``encode`` depends on besides them.
+    The form is shapes, dtype and device of the tensors, and everything that ``encode`` depends on besides them.
     """
 
-    __slots__ = ("_device", "_encode", "_recorded", "_stream")
+    __slots__ = ("_device", "_encode", "_recorded")
 
     def __init__(
-        self, first: torch.Tensor, encode: Callable[[Sequence[torch.Tensor]], FusedList]
+        self, device: torch.device, encode: Callable[[Sequence[torch.Tensor]], FusedList]
     ) -> None:
-        """Prepare to repeat a call.
+        """Prepare to repeat a call that was made once.
 
         Args:
-            first: the first tensor of the list that was encoded.
-            encode: makes the call with nothing but kernels, and leaves the payloads unwritten; reads its tensors
-                through ``address_table`` only. Kernels that write call the size of the payloads' memory ``room``.
+            device: device of the tensors.
+            encode: makes the call with nothing but kernels, and leaves the payloads unwritten. It reads its tensors
+                through one ``address_table``, also when it writes, and its kernels call the size of the payloads' memory
+                ``room``.
         """
-        self._device, self._encode = first.device, encode
-        self._stream = _stream(first.device)
-        self._recorded: _Recorded | None = None
+        self._device, self._encode = device, encode
+        self._recorded: dict[int | None, _Recorded] = {}
 
-    def __call__(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
-        """Encode other tensors of the form, whose form is not checked.
+    def __call__(self, xs: Sequence[torch.Tensor]) -> FusedList:
+        """Encode tensors of the form, which is not checked.
 
-        Returns:
-            The payloads; None if addresses are not aligned as kernels were compiled for, or another stream or device is
-            current, memory is limited, or the stream is being captured: a graph would read tables that belong to this
-            object.
+        The call is made as usual where it cannot be repeated: addresses are not aligned as kernels were compiled for,
+        memory is limited, or the stream is being captured, as a graph would read tables that belong to this object.
         """
-        pointers = tuple([x.data_ptr() for x in xs])
-        if not are_aligned(pointers) or _stream(self._device) != self._stream or is_sparing():
-            return None
-        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return None
         with torch.cuda.device_of(xs[0]):
+            pointers = tuple([x.data_ptr() for x in xs])
+            if not are_aligned(pointers) or is_sparing() or _is_being_captured(self._device):
+                return self._encode(xs)
             table = address_table(pointers, self._device)
-            if self._recorded is None:
-                return self._record(xs, table)
-            return self._recorded.encode(xs, table)
+            recorded = self._recorded.get(_stream(self._device))
+            return self._record(xs, table) if recorded is None else recorded.encode(xs, table)
 
     def _record(self, xs: Sequence[torch.Tensor], table: torch.Tensor) -> FusedList:
-        """Encode a list; once its payloads are written, the call is recorded."""
+        """Encode a list; the call is recorded when its payloads are written for the first time."""
+        stream = _stream(self._device)
         with logged() as encoding:
             made = self._encode(xs)
         unwritten = cast("Unwritten", made.memory)
@@ -138,14 +135,24 @@ class Repetition:
         given = [_memory_of(x) for x in results if x is not None]
 
         def write(state: tuple[torch.Tensor, ...] | None, nbytes: int) -> torch.Tensor:
-            with logged() as writing:
-                out = unwritten.write(state, nbytes)
-            recording = Recording([encoding, writing], [table, *given, out], ["room"])
+            with torch.cuda.device_of(table):
+                # an address is recorded by the memory that it points into, and none points into no memory
+                if stream in self._recorded or stream != _stream(self._device) or not nbytes:
+                    return unwritten.write(state, nbytes)
+                with logged() as writing:
+                    out = unwritten.write(state, nbytes)
+                recording = Recording([encoding, writing], [table, *given, out], ["room"])
             places = tuple(None if x is None else _Result.of(x) for x in results)
-            self._recorded = _Recorded(recording, places, unwritten.capacity, self._device)
+            recorded = _Recorded(recording, places, unwritten.capacity, self._device)
+            if len(self._recorded) < _MOST_STREAMS:
+                self._recorded[stream] = recorded
             return out
 
         return made._replace(memory=unwritten._replace(write=write))
+
+
+def _new_memory(nbytes: int, device: torch.device) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device=device)
 
 
 def _memory_of(x: torch.Tensor) -> torch.Tensor:
@@ -156,3 +163,7 @@ def _memory_of(x: torch.Tensor) -> torch.Tensor:
 def _stream(device: torch.device) -> int | None:
     """Return the current stream; None where there are no streams, as in Triton's interpreter."""
     return stream_of(device) if device.type == "cuda" else None
+
+
+def _is_being_captured(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
