@@ -19,6 +19,7 @@ from tersor.container.new_tensors import NewTensors
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.runtime.cpu_runs import split_by_nbytes
+from tersor.kernels.runtime.sparing import is_sparing
 from tersor.kernels.runtime.tensor_guard import are_plain, guard_of
 from tersor.types import TensorInfo, check_tensor
 
@@ -73,7 +74,9 @@ class ListForm:
         return self._infos == infos and self._matches is not None and self._matches(*tensors)
 
     def repeat(self, encoded: EncodedList) -> None:
-        """Encode further lists of this form like ``encoded``, if that is possible."""
+        """Encode further lists of this form like ``encoded``, if that is possible and memory is not short."""
+        if is_sparing():
+            return
         is_repeatable = len(self.groups) == 1 and self.is_plain
         self.encode_again = encoded.again if is_repeatable else None
 

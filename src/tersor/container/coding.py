@@ -95,9 +95,7 @@ def encode_batch(
         return _encode_within(tensors, codecs, expected_ratio, max_workspace_nbytes)
     if runs_on_gpu(tensors):
         parts = _encode_again(form, tensors) or _encode(tensors, codecs, form.groups)
-        if not is_sparing():
-            # where memory is short, calls are made in another way
-            form.repeat(parts[0].encoded)
+        form.repeat(parts[0].encoded)
         parts = _written(parts, tensors, expected_ratio)
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
