@@ -60,6 +60,7 @@ def compile_only(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, **optio
     del grid
     function, names = kernel._jit, kernel._jit.arg_names
     signature = dict(zip(names, map(signature_of, arguments), strict=False))
+    signature |= dict.fromkeys(kernel.wide_parameters, "i64")
     constants = {name: None for name, kind in signature.items() if kind == "constexpr"}
     constants |= {name: options.pop(name) for name in kernel._constants}
     signature |= dict.fromkeys(kernel._constants, "constexpr")
