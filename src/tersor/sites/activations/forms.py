@@ -11,6 +11,7 @@ from tersor.codecs import Codec, Packed
 from tersor.codecs.lossless import Lossless
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.kernels.pack.fields import pack_fields, unpack_fields
+from tersor.kernels.runtime.device_cache import current_stream
 from tersor.memory import return_free_memory
 from tersor.raw_bytes import empty
 from tersor.types import TensorInfo
@@ -157,7 +158,7 @@ def restored_together(forms: Sequence[WindowPayloads]) -> list[torch.Tensor]:
     first, device = forms[0], forms[0].parts[0].device
     parts = [part for form in forms for part in form.parts]
     if first.stream is not None:
-        current = torch.cuda.current_stream(device)
+        current = current_stream(device)
         if current != first.stream:
             current.wait_stream(first.stream)
             for part in parts:

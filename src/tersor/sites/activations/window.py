@@ -28,7 +28,7 @@ from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs import Codec, Packed
 from tersor.container import Batch, begin_decode_batch, encode_batch
 from tersor.container.batch import Part, runs_on_gpu
-from tersor.kernels.runtime.device_cache import stream_of
+from tersor.kernels.runtime.device_cache import current_stream, is_current, stream_of
 from tersor.memory import lacks_memory, return_free_memory
 from tersor.raw_bytes import padded
 from tersor.sites.activations.entry import Entry
@@ -94,7 +94,7 @@ class Window:
         if self.waiting_nbytes + values.nbytes > self._limit_nbytes:
             self.flush()
         if values.is_cuda and self._stream is None:
-            self._stream = torch.cuda.current_stream(values.device)
+            self._stream = current_stream(values.device)
         self._waiting.append(ref(entry))
         self.waiting_nbytes += values.nbytes
         if self.waiting_nbytes >= self._limit_nbytes:
@@ -133,9 +133,10 @@ class Window:
         least_nbytes = max(self._limit_nbytes, _LARGE_NBYTES)
         is_large = len(encodable) == 1 and encodable[0].form.nbytes > least_nbytes
         try:
-            encoding = _EncodedList(
-                encodable, self._codec, measures=self._measures, is_large=is_large
-            )
+            with _running_on(self._stream):
+                encoding = _EncodedList(
+                    encodable, self._codec, measures=self._measures, is_large=is_large
+                )
         except (MemoryError, RuntimeError) as error:
             _keep_if_no_memory(error, encodable)
         else:
@@ -195,7 +196,7 @@ class _EncodedList:
         encode = _encode_measured if is_large and not measures else encode_batch
         self._batch: Batch | None = encode(flat, [codec] * len(flat))
         device = values[0].device
-        self._stream: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._stream: Any = current_stream(device) if device.type == "cuda" else None
         if measures:
             infos = [TensorInfo.of(x) for x in flat]
             decoded = begin_decode_batch(self._batch, infos, [codec] * len(flat)).check()
@@ -250,7 +251,7 @@ def settle_oldest(unsettled: deque[_EncodedList], most: int) -> None:
 
 def _running_on(stream: Any) -> AbstractContextManager[object]:
     """Make the encoding stream current: no other stream, such as the caller's, has waited for it."""
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
+    return nullcontext() if stream is None or is_current(stream) else torch.cuda.stream(stream)
 
 
 class PendingPayload(NamedTuple):
