@@ -21,6 +21,7 @@ from tersor.sites.activations.entry import (
     SavedView,
     has_no_gaps,
     key_of,
+    memory_key,
     memory_layout,
 )
 from tersor.sites.activations.forms import (
@@ -218,7 +219,7 @@ class Region:
 
     def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> SavedView:
         """Save a tensor with gaps, such as a slice, as a view of its memory; only once if it is saved again."""
-        key = key_of(t), t.is_conj(), t.is_neg()
+        key = key_of(t)
         entry = self._known(key, "view", t)
         if entry is None:
             entry = Entry(t, Unchanged(t.detach()), reason, self._ledger)
@@ -232,7 +233,7 @@ class Region:
         parts = dense_parts(t) if type(t) in _PLAIN else []
         if not parts:
             return SavedView(Entry(t, Unchanged(t.detach()), "exact: layout", self._ledger))
-        key = t.layout, tuple(t.shape), tuple(memory_layout(part).key for part in parts)
+        key = t.layout, tuple(t.shape), tuple(memory_key(part) for part in parts)
         entry = self._known(key, "exact", t)
         if entry is None:
             entry = Entry(t, Unchanged(t.detach()), "exact: layout", self._ledger)
