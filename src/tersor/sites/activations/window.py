@@ -158,12 +158,13 @@ class EncodingWindows:
         if values.is_cuda:
             # a list is encoded on the stream that computed its tensors
             key = *key, stream_of(values.device)
-        if key not in self._windows:
-            self._windows[key] = Window(
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = Window(
                 self._limit_nbytes, codec, self._unsettled, measures=self._measures
             )
-        self._windows[key].add(entry, values)
-        waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
+        window.add(entry, values)
+        waiting_nbytes = sum([one.waiting_nbytes for one in self._windows.values()])
         if waiting_nbytes > _MAX_WAITING_WINDOWS * self._limit_nbytes:
             max(self._windows.values(), key=lambda one: one.waiting_nbytes).flush()
 
@@ -190,7 +191,10 @@ class _EncodedList:
         self._entries, self._codec = [ref(entry) for entry in entries], codec
         values = [entry.form.restored() for entry in entries]
         self._dtypes = [x.dtype for x in values]
-        parts = [x.split(MAX_CHUNK_VALUES) for x in values]
+        # a needless ``split`` takes 3 us
+        parts = [
+            (x,) if x.numel() <= MAX_CHUNK_VALUES else x.split(MAX_CHUNK_VALUES) for x in values
+        ]
         self._numels = [tuple(part.numel() for part in split) for split in parts]
         flat = [part for split in parts for part in split]
         encode = _encode_measured if is_large and not measures else encode_batch
