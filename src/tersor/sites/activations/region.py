@@ -135,15 +135,16 @@ class Region:
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a torch function; tensors saved meanwhile are attributed to it."""
-        outer, self._call = self._call, Call(func, args, kwargs)
+        call = Call(func, args, kwargs)
+        outer, self._call = self._call, call
         try:
-            if func is functional.scaled_dot_product_attention and self._call.records:
+            if func is functional.scaled_dot_product_attention and call.records:
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
-            if self._call.source is not None and self._recomputes:
-                self._outputs.note(self._call, func, out)
-            if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
-                self._observer.watch(self._call.tensors[1], out, self._call.coded)
+            if call.source is not None and self._recomputes:
+                self._outputs.note(call, func, out)
+            if self._observer is not None and call.name in WEIGHTED and call.coded:
+                self._observer.watch(call.tensors[1], out, call.coded)
             return out
         finally:
             self._call = outer
@@ -159,7 +160,7 @@ class Region:
             self._ledger.count(PARAMETERS, nbytes, nbytes)
             return SavedUnchanged.of(t)
         if nbytes < self._min_nbytes:
-            return self._keep_small(t)
+            return self._keep_small(t, nbytes)
         handle = self._pack_special(t, origin)
         if handle is not None:
             return handle
@@ -241,11 +242,11 @@ class Region:
             self._until_end.append(PendingEntry.of(entry, t, stays=True))
         return SavedView(entry)
 
-    def _keep_small(self, t: torch.Tensor) -> SavedTensor:
+    def _keep_small(self, t: torch.Tensor, nbytes: int) -> SavedTensor:
         storage_nbytes = t.untyped_storage().nbytes()
-        if storage_nbytes > _SHARED_STORAGE_FACTOR * max(t.nbytes, self._min_nbytes):
+        if storage_nbytes > _SHARED_STORAGE_FACTOR * max(nbytes, self._min_nbytes):
             return SavedView(Entry(t, Unchanged(t.detach().clone()), SMALL, self._ledger))
-        self._ledger.count(SMALL, t.nbytes, t.nbytes)
+        self._ledger.count(SMALL, nbytes, nbytes)
         return SavedUnchanged.of(t)
 
     def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
@@ -317,8 +318,8 @@ class Region:
 
     def _recomputed(self, t: torch.Tensor, look: MemoryLayout) -> Entry | None:
         """Return an entry that holds no memory; None if the values cannot be recomputed from a saved input."""
-        form = self._outputs.find(t, look, self._call) if self._recomputes else None
-        if form is None:
+        form = self._outputs.find(t, look, self._call)
+        if form is None or not self._recomputes:
             return None
         # backward also needs the source for the function itself
         form.source.entry.is_shared = True

@@ -84,19 +84,22 @@ class Window:
         self._waiting: list[ReferenceType[Entry]] = []
         self.waiting_nbytes = self._encoded_nbytes = 0
         self._unsettled: deque[_EncodedList] = deque() if unsettled is None else unsettled
+        self._is_on_gpu: bool | None = None
         self._stream: Any = None
 
     def add(self, entry: Entry, values: torch.Tensor) -> None:
         """Add an entry whose form is ``Unchanged(values)``, with flat values; on a CPU it is encoded at once."""
-        if not runs_on_gpu([values]):
+        if self._is_on_gpu is None:
+            self._is_on_gpu = runs_on_gpu([values])
+            self._stream = current_stream(values.device) if values.is_cuda else None
+        if not self._is_on_gpu:
             self._encode_now(entry, values)
             return
-        if self.waiting_nbytes + values.nbytes > self._limit_nbytes:
+        nbytes = values.nbytes
+        if self.waiting_nbytes + nbytes > self._limit_nbytes:
             self.flush()
-        if values.is_cuda and self._stream is None:
-            self._stream = current_stream(values.device)
         self._waiting.append(ref(entry))
-        self.waiting_nbytes += values.nbytes
+        self.waiting_nbytes += nbytes
         if self.waiting_nbytes >= self._limit_nbytes:
             self.flush()
 
