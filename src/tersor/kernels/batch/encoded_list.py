@@ -186,11 +186,17 @@ class EncodedList:
         if not self.is_settled:
             raise SpecError("the sizes of the payloads are on the device; read them with settled")
         buffer = cast("torch.Tensor", self.buffer)
-        nbytes = sum(padded(size) for size in self.sizes)
+        sizes = list(self.sizes)
+        rooms = [padded(size) for size in sizes]
+        nbytes = sum(rooms)
         used = buffer[:nbytes]
         used = used.clone() if 16 * nbytes < 15 * buffer.numel() else used
         # one call for all views: single slices took half of the host's time after its wait
-        lengths = [part for size in self.sizes for part in (size, padded(size) - size)]
+        if rooms == sizes:
+            return list(used.split_with_sizes(sizes))
+        lengths = [
+            part for size, room in zip(sizes, rooms, strict=True) for part in (size, room - size)
+        ]
         return list(used.split_with_sizes(lengths)[::2])
 
     def frame(self) -> torch.Tensor:

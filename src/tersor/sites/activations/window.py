@@ -198,7 +198,7 @@ class _EncodedList:
         parts = [
             (x,) if x.numel() <= MAX_CHUNK_VALUES else x.split(MAX_CHUNK_VALUES) for x in values
         ]
-        self._numels = [tuple(part.numel() for part in split) for split in parts]
+        self._numels = [tuple([part.numel() for part in split]) for split in parts]
         flat = [part for split in parts for part in split]
         encode = _encode_measured if is_large and not measures else encode_batch
         self._batch: Batch | None = encode(flat, [codec] * len(flat))
