@@ -347,7 +347,10 @@ class Region:
         return None if found is None else self._quality.clipped_factor(found)
 
     def _codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
-        rule = self.rules[-1] if self.rules else 1.0
+        # most passes have no rules, and asking whether something is of an abstract class takes Python several calls
+        if not self.rules:
+            return self._quality.codec(has_zeros=has_zeros, factor=factor)
+        rule = self.rules[-1]
         if isinstance(rule, Codec):
             return rule
         own = factor if rule is None else factor * rule
