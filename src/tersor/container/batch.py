@@ -121,8 +121,12 @@ class Batch:
         """Return the payloads; waits for a GPU once, and runs the second pass where it is needed."""
         if self._parts is None:
             return list(split_frame(self.buffer, self.sizes.tolist()))
+        parts = self._settle(self._parts)
+        if len(parts) == 1:
+            # its tensors are in the order of the list
+            return parts[0].encoded.payloads()
         found: dict[int, torch.Tensor] = {}
-        for places, encoded in self._settle(self._parts):
+        for places, encoded in parts:
             found.update(zip(places, encoded.payloads(), strict=True))
         return [found[k] for k in range(len(found))]
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.backends.common import aot_autograd
 from torch.nn import functional
 
@@ -14,6 +15,7 @@ from tersor import Bound, SpecError, create
 from tersor.policy import gradient_similarity
 from tersor.sites import activations
 from tersor.sites.activations import compiled_graphs
+from tersor.sites.activations.watching import untraced
 from tests.sites.activations.models import (
     MultiHead,
     Transformer,
@@ -220,6 +222,22 @@ def test_the_context_of_eager_mode_is_not_traced(make) -> None:
         )
     # compiled code keeps its tensors exactly in this context
     assert "rms" not in compression.report().forms
+
+
+def test_hooks_are_excluded_only_where_dynamo_watches(monkeypatch) -> None:
+    seen = []
+
+    @untraced
+    def hook(x: torch.Tensor) -> torch.Tensor:
+        seen.append((get_eval_frame_callback(), torch.compiler.is_compiling()))
+        return x
+
+    with monkeypatch.context() as patch:
+        # would take time at every saved tensor
+        patch.setattr(torch.compiler, "disable", None)
+        hook(torch.ones(1))
+    torch.compile(lambda x: hook(x * 2) + 1, backend="aot_eager")(torch.ones(1))
+    assert seen == [(None, False)] * 2
 
 
 def test_what_the_context_of_compiled_code_lacks_is_said() -> None:

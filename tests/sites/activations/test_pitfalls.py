@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -125,6 +126,22 @@ def test_second_derivatives_see_exact_gradients() -> None:
     assert torch.equal(found[0], found[1])
     # an absolute error in gradients would have removed most of them
     assert functional.cosine_similarity(found[0].flatten(), found[2].flatten(), 0) > 0.99
+
+
+def test_a_lazily_negated_view_is_another_tensor() -> None:
+    found = []
+    for context in (torch.enable_grad(), activations.compressed("raw")):
+        torch.manual_seed(0)
+        leaf = torch.randn(64, 64, dtype=torch.complex64, requires_grad=True)
+        weights = [torch.ones(3, 64, requires_grad=True) for _ in range(2)]
+        with context:
+            z = leaf * 1
+            assert z.conj().imag.is_neg()
+            out = functional.linear(z.imag, weights[0])
+            out = out + functional.linear(z.conj().imag, weights[1])
+        found.append(torch.autograd.grad(out.sum(), weights))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
 
 
 def test_second_derivatives_of_attention_say_that_there_are_none() -> None:
@@ -310,13 +327,12 @@ def test_memory_that_is_given_away_again_is_not_taken_for_the_same() -> None:
 
 def test_without_weak_references_the_same_address_gives_wrong_gradients(monkeypatch) -> None:
     # the fault that the test above guards against
-    key_of = entry_module.key_of
-
-    def address_of(t: torch.Tensor) -> tuple[object, ...]:
-        return t.untyped_storage().data_ptr(), *key_of(t)[1:]
+    def by_address(key: Callable[..., tuple[object, ...]]) -> Callable[..., tuple[object, ...]]:
+        return lambda t: (t.untyped_storage().data_ptr(), *key(t)[1:])
 
     monkeypatch.setattr(entry_module.StorageWeakRef, "expired", lambda _: False)
-    monkeypatch.setattr(entry_module, "key_of", address_of)
+    for name in ("key_of", "flat_key"):
+        monkeypatch.setattr(entry_module, name, by_address(getattr(entry_module, name)))
     model, x = _Forgetful(), torch.randn(64, 64)
     exact = gradients(model, model, x)
 

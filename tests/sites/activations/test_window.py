@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -79,6 +80,30 @@ def test_a_window_is_one_call_of_the_codec(gpu, monkeypatch) -> None:
     assert lengths == [4, 4]
     window.flush()
     assert lengths == [4, 4, 2]
+
+
+def test_a_list_is_encoded_on_the_stream_of_its_tensors(gpu, monkeypatch) -> None:
+    current: list[str] = []
+
+    @contextmanager
+    def running_on(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    found = []
+    encode = window_module.encode_batch
+    monkeypatch.setattr(window_module, "_running_on", running_on)
+    monkeypatch.setattr(
+        window_module, "encode_batch", lambda *args: found.append(current[-1]) or encode(*args)
+    )
+    window = Window(1 << 20, CODECS["group4"])
+    entry = _entry(torch.randn(1024))
+    window.add(entry, entry.form.restored())
+    # set by ``add`` for tensors on a GPU; the window is flushed where another stream is current
+    window._stream = "its own"
+    window.flush()
+    assert found == ["its own"]
 
 
 def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(

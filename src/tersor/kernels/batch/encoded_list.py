@@ -15,6 +15,7 @@ from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.grid import Range
 from tersor.kernels.quantize.range_keys import ranges_of_keys
 from tersor.kernels.runtime.device_cache import to_device_async
+from tersor.kernels.runtime.mailbox import Mailbox
 from tersor.raw_bytes import padded
 
 _R = TypeVar("_R")
@@ -185,11 +186,17 @@ class EncodedList:
         if not self.is_settled:
             raise SpecError("the sizes of the payloads are on the device; read them with settled")
         buffer = cast("torch.Tensor", self.buffer)
-        nbytes = sum(padded(size) for size in self.sizes)
+        sizes = list(self.sizes)
+        rooms = [padded(size) for size in sizes]
+        nbytes = sum(rooms)
         used = buffer[:nbytes]
         used = used.clone() if 16 * nbytes < 15 * buffer.numel() else used
         # one call for all views: single slices took half of the host's time after its wait
-        lengths = [part for size in self.sizes for part in (size, padded(size) - size)]
+        if rooms == sizes:
+            return list(used.split_with_sizes(sizes))
+        lengths = [
+            part for size, room in zip(sizes, rooms, strict=True) for part in (size, room - size)
+        ]
         return list(used.split_with_sizes(lengths)[::2])
 
     def frame(self) -> torch.Tensor:
@@ -275,33 +282,31 @@ class Settling:
         self._lists, self._dtype = lists, dtype
         waiting = [one for one in lists if not one.is_settled]
         self._tensors = [part for one in waiting for part in _facts(one, dtype is not None)]
-        self._arrived: torch.cuda.Event | None = None
+        self._mailbox: Mailbox | None = None
         if not self._tensors or not self._tensors[0].is_cuda:
             return
         parts = [x.view(torch.uint8) for x in self._tensors]
-        device_bytes = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self._host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
-        self._host_bytes.copy_(device_bytes, non_blocking=True)
-        self._arrived = torch.cuda.Event()
-        # the stream of the tensors' device, which may not be the current device
-        self._arrived.record(torch.cuda.current_stream(self._tensors[0].device))
+        self._mailbox = Mailbox.receiving(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     @property
     def has_arrived(self) -> bool:
         """True if the sizes have arrived, so that ``finish`` need not wait for them."""
-        return self._arrived is None or self._arrived.query()
+        return self._mailbox is None or self._mailbox.has_arrived
 
     def finish(self, written: Sequence[EncodedList] | None = None) -> list[EncodedList]:
         """Return what ``settled`` does, without waiting for work that was enqueued after the start.
 
         ``written`` are the same lists, if their payloads were written since.
         """
-        lists = self._lists if written is None else written
-        if self._arrived is None:
+        lists, mailbox = self._lists if written is None else written, self._mailbox
+        if mailbox is None:
             return settled(lists, self._dtype)
-        self._arrived.synchronize()
-        facts = _numbers(self._host_bytes, self._tensors)
-        return [one if one.is_settled else _settle(one, facts, self._dtype) for one in lists]
+        mailbox.wait()
+        facts = _numbers(mailbox.contents, self._tensors)
+        found = [one if one.is_settled else _settle(one, facts, self._dtype) for one in lists]
+        self._mailbox = None
+        mailbox.reuse()
+        return found
 
 
 def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:

@@ -15,6 +15,8 @@ from tersor.errors import SpecError
 
 _MAX_KEPT: Final = 512
 _T = TypeVar("_T")
+_streams: Final[dict[tuple[int, int], Any]] = {}
+"""Stream objects by the index of their device and their handle."""
 
 
 class _Substitution(local):
@@ -56,11 +58,30 @@ def check_substituted(function: Callable[..., Any], *key: Any) -> None:
 
 
 def stream_of(device: torch.device) -> int:
-    """Return the handle of the current stream of a tensor's device, without creating a stream object."""
+    """Return the handle of the current stream of a CUDA device, without creating a stream object."""
+    return raw_stream(_index_of(device))
+
+
+def current_stream(device: torch.device) -> Any:
+    """Return ``torch.cuda.current_stream(device)``, always the same object for a stream."""
+    index = _index_of(device)
+    key = index, raw_stream(index)
+    found = _streams.get(key)
+    if found is None:
+        found = _streams[key] = torch.cuda.current_stream(index)
+    return found
+
+
+def is_current(stream: Any) -> bool:
+    """True if a CUDA stream and its device are the current ones of this thread."""
+    index = torch.cuda.current_device()
+    return bool(stream.device_index == index and stream.cuda_stream == raw_stream(index))
+
+
+def _index_of(device: torch.device) -> int:
+    index: int | None = device.index
     # "cuda" without an index means the current device
-    return raw_stream(
-        torch.cuda.current_device() if device == torch.device("cuda") else device.index
-    )
+    return torch.cuda.current_device() if index is None else index
 
 
 def raw_stream(device_index: int) -> int:
@@ -128,7 +149,10 @@ def to_device_async(
     numbers: Sequence[Any], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """Return the numbers as a tensor on ``device``, without waiting for the copy."""
-    return copy_async(torch.tensor(numbers, dtype=dtype, device="cpu"), device)
+    # pinned when it is made, which saves ``copy_async`` an allocation and a copy
+    is_cuda = device.type == "cuda"
+    table = torch.tensor(numbers, dtype=dtype, device="cpu", pin_memory=is_cuda)
+    return table.to(device, non_blocking=is_cuda)
 
 
 @cached_on_stream

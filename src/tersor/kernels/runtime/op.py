@@ -21,6 +21,7 @@ from tersor.errors import BackendUnavailableError, SpecError
 
 BACKENDS: Final = ("reference", "cpu", "gpu")
 _PACKAGES: Final = {"cpu": "numba", "gpu": "triton"}
+_BACKEND_OF_DEVICE: Final = {"cpu": "cpu", "cuda": "gpu"}
 _forced: ContextVar[str | None] = ContextVar("tersor_backend", default=None)
 
 
@@ -48,7 +49,8 @@ def backend_for(device: torch.device) -> str:
     forced = _forced.get() or os.environ.get("TERSOR_KERNELS")
     if forced:
         return _known(forced)
-    return {"cpu": "cpu", "cuda": "gpu"}.get(device.type, device.type)
+    kind = device.type
+    return _BACKEND_OF_DEVICE.get(kind, kind)
 
 
 COMPOSED: Final = "composed"

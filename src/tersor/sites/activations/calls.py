@@ -123,8 +123,9 @@ class Call:
         """
         name = self.name
         if name in _FIRST_ONLY:
+            is_first = bool(self._args) and t is self._args[0]
             # autocast saves a copy of the input in another memory, so only the sizes can be compared
-            return self._has_size_of_first(t) and not self._is_other_argument(t)
+            return is_first or (self._has_size_of_first(t) and not self._is_other_argument(t))
         if name == ATTENTION:
             return not is_constant and len(self.tensors) > 2
         if name not in _ALL_LOSSY and name not in _PRODUCTS:

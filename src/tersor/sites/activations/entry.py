@@ -76,9 +76,9 @@ class Entry:
 
     def replace(self, form: Form, reason: str | None = None) -> None:
         """Replace the form by another one of the same values, and its reason if one is given."""
-        self._ledger.release(self, self._held_nbytes)
-        self._form, self.reason, self._held_nbytes = form, reason or self.reason, form.nbytes
-        self._ledger.hold(self, self._held_nbytes)
+        reason, nbytes = reason or self.reason, form.nbytes
+        self._ledger.exchange(self, self._held_nbytes, reason, nbytes)
+        self._form, self.reason, self._held_nbytes = form, reason, nbytes
 
     def __del__(self) -> None:
         """Subtract the memory from the live bytes."""
@@ -175,18 +175,34 @@ class MemoryLayout(NamedTuple):
 def memory_layout(t: torch.Tensor) -> MemoryLayout:
     """Return the memory layout of a strided tensor."""
     t = t.detach()
-    if t.is_contiguous() and not t.is_neg() and not t.is_conj():
-        values = t.view(-1)
-        return MemoryLayout(values, t.stride(), key_of(values))
+    is_resolved = not t.is_neg() and not t.is_conj()
+    if is_resolved and t.is_contiguous():
+        return MemoryLayout(t.view(-1), t.stride(), flat_key(t))
     # store an expanded dimension once
     compact, repeats = _compact(t)
-    is_dense = has_no_gaps(t)
+    is_dense = is_resolved and _is_dense(compact)
+    key = flat_key(compact) if is_dense else key_of(t)
     if not is_dense:
         # keep the order in memory: channels_last stays channels_last
         compact = compact.resolve_conj().resolve_neg().clone(memory_format=torch.preserve_format)
-    stride = tuple(0 if k in repeats else step for k, step in enumerate(compact.stride()))
-    values = compact.as_strided((compact.numel(),), (1,))
-    return MemoryLayout(values, stride, key_of(values if is_dense else t))
+    stride = compact.stride()
+    if repeats:
+        stride = tuple([0 if k in repeats else step for k, step in enumerate(stride)])
+    return MemoryLayout(compact.as_strided((compact.numel(),), (1,)), stride, key)
+
+
+def memory_key(t: torch.Tensor) -> Hashable:
+    """Return the key of ``memory_layout`` of a strided tensor, without a copy of its values."""
+    is_resolved = not t.is_neg() and not t.is_conj()
+    compact = t if t.is_contiguous() else _compact(t.detach())[0]
+    return flat_key(compact) if is_resolved and _is_dense(compact) else key_of(t)
+
+
+def flat_key(t: torch.Tensor) -> Hashable:
+    """Return a key like ``key_of`` that is equal for all dense tensors, of any shape, in the same memory."""
+    storage = t.untyped_storage()._cdata  # noqa: SLF001 - as in ``key_of``
+    version = t._version  # noqa: SLF001 - as in ``key_of``
+    return storage, (t.storage_offset(), t.numel()), t.dtype, version
 
 
 def has_no_gaps(t: torch.Tensor) -> bool:
@@ -220,12 +236,16 @@ def _is_dense(t: torch.Tensor) -> bool:
 
 
 def key_of(t: torch.Tensor) -> Hashable:
-    """Return a key that is equal for tensors with the same layout, dtype and version in the same storage."""
+    """Return a key that is equal for tensors with the same layout, dtype and version in the same storage.
+
+    A lazy negation or conjugation is part of the layout.
+    """
     # The address of the storage object, not of its memory: ``fully_shard`` frees the memory after a block, and the
     # weights of another block may be allocated there.
     storage = t.untyped_storage()._cdata  # noqa: SLF001 - no public way
     version = t._version  # noqa: SLF001 - another version has other values
-    return storage, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, version
+    layout = t.storage_offset(), tuple(t.shape), t.stride(), t.is_neg(), t.is_conj()
+    return storage, layout, t.dtype, version
 
 
 class Entries:

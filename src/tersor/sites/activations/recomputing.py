@@ -15,7 +15,13 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tersor.sites.activations.calls import Call
-from tersor.sites.activations.entry import Entry, MemoryLayout, SavedView, memory_layout
+from tersor.sites.activations.entry import (
+    Entry,
+    MemoryLayout,
+    SavedView,
+    memory_key,
+    memory_layout,
+)
 from tersor.sites.activations.origin import is_cast_of
 
 RECOMPUTED: Final = frozenset(
@@ -99,7 +105,7 @@ def saves_input(t: torch.Tensor, look: MemoryLayout, call: Call) -> bool:
     if call.name not in RECOMPUTED or not call.tensors:
         return False
     given = call.tensors[0]
-    return is_cast_of(t, given) or memory_layout(given).key == look.key
+    return t is given or is_cast_of(t, given) or memory_key(given) == look.key
 
 
 class _Output(NamedTuple):
@@ -132,13 +138,15 @@ class Outputs:
         if making.nbytes * _MIN_OUTPUT_PER_WEIGHT <= out.nbytes:
             storage = StorageWeakRef(out.untyped_storage())
             made = _Output(ref(entry), shape, stride, making, storage)
-            self._known[memory_layout(out).key] = made
+            self._known[memory_key(out)] = made
 
     def find(self, t: torch.Tensor, look: MemoryLayout, call: Call | None) -> Recomputed | None:
         """Return how to recompute ``t``, saved for ``call``; None unless it is a registered output or its cast."""
+        if not self._known:
+            return None
         found = self._known.get(look.key)
         if found is None and call is not None and call.tensors and is_cast_of(t, call.tensors[0]):
-            found = self._known.get(memory_layout(call.tensors[0]).key)
+            found = self._known.get(memory_key(call.tensors[0]))
         entry = None if found is None else found.source()
         if found is None or entry is None or found.storage.expired():
             return None

@@ -21,6 +21,7 @@ from tersor.sites.activations.entry import (
     SavedView,
     has_no_gaps,
     key_of,
+    memory_key,
     memory_layout,
 )
 from tersor.sites.activations.forms import (
@@ -134,15 +135,16 @@ class Region:
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a torch function; tensors saved meanwhile are attributed to it."""
-        outer, self._call = self._call, Call(func, args, kwargs)
+        call = Call(func, args, kwargs)
+        outer, self._call = self._call, call
         try:
-            if func is functional.scaled_dot_product_attention and self._call.records:
+            if func is functional.scaled_dot_product_attention and call.records:
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
-            if self._call.source is not None and self._recomputes:
-                self._outputs.note(self._call, func, out)
-            if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
-                self._observer.watch(self._call.tensors[1], out, self._call.coded)
+            if call.source is not None and self._recomputes:
+                self._outputs.note(call, func, out)
+            if self._observer is not None and call.name in WEIGHTED and call.coded:
+                self._observer.watch(call.tensors[1], out, call.coded)
             return out
         finally:
             self._call = outer
@@ -158,7 +160,7 @@ class Region:
             self._ledger.count(PARAMETERS, nbytes, nbytes)
             return SavedUnchanged.of(t)
         if nbytes < self._min_nbytes:
-            return self._keep_small(t)
+            return self._keep_small(t, nbytes)
         handle = self._pack_special(t, origin)
         if handle is not None:
             return handle
@@ -218,7 +220,7 @@ class Region:
 
     def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> SavedView:
         """Save a tensor with gaps, such as a slice, as a view of its memory; only once if it is saved again."""
-        key = key_of(t), t.is_conj(), t.is_neg()
+        key = key_of(t)
         entry = self._known(key, "view", t)
         if entry is None:
             entry = Entry(t, Unchanged(t.detach()), reason, self._ledger)
@@ -232,7 +234,7 @@ class Region:
         parts = dense_parts(t) if type(t) in _PLAIN else []
         if not parts:
             return SavedView(Entry(t, Unchanged(t.detach()), "exact: layout", self._ledger))
-        key = t.layout, tuple(t.shape), tuple(memory_layout(part).key for part in parts)
+        key = t.layout, tuple(t.shape), tuple(memory_key(part) for part in parts)
         entry = self._known(key, "exact", t)
         if entry is None:
             entry = Entry(t, Unchanged(t.detach()), "exact: layout", self._ledger)
@@ -240,11 +242,11 @@ class Region:
             self._until_end.append(PendingEntry.of(entry, t, stays=True))
         return SavedView(entry)
 
-    def _keep_small(self, t: torch.Tensor) -> SavedTensor:
+    def _keep_small(self, t: torch.Tensor, nbytes: int) -> SavedTensor:
         storage_nbytes = t.untyped_storage().nbytes()
-        if storage_nbytes > _SHARED_STORAGE_FACTOR * max(t.nbytes, self._min_nbytes):
+        if storage_nbytes > _SHARED_STORAGE_FACTOR * max(nbytes, self._min_nbytes):
             return SavedView(Entry(t, Unchanged(t.detach().clone()), SMALL, self._ledger))
-        self._ledger.count(SMALL, t.nbytes, t.nbytes)
+        self._ledger.count(SMALL, nbytes, nbytes)
         return SavedUnchanged.of(t)
 
     def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
@@ -316,8 +318,8 @@ class Region:
 
     def _recomputed(self, t: torch.Tensor, look: MemoryLayout) -> Entry | None:
         """Return an entry that holds no memory; None if the values cannot be recomputed from a saved input."""
-        form = self._outputs.find(t, look, self._call) if self._recomputes else None
-        if form is None:
+        form = self._outputs.find(t, look, self._call)
+        if form is None or not self._recomputes:
             return None
         # backward also needs the source for the function itself
         form.source.entry.is_shared = True
@@ -345,7 +347,10 @@ class Region:
         return None if found is None else self._quality.clipped_factor(found)
 
     def _codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
-        rule = self.rules[-1] if self.rules else 1.0
+        # most passes have no rules, and asking whether something is of an abstract class takes Python several calls
+        if not self.rules:
+            return self._quality.codec(has_zeros=has_zeros, factor=factor)
+        rule = self.rules[-1]
         if isinstance(rule, Codec):
             return rule
         own = factor if rule is None else factor * rule

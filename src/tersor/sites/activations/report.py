@@ -86,11 +86,13 @@ class Ledger:
         tally.original_nbytes += original_nbytes
         tally.held_nbytes += held_nbytes
 
-    def release(self, entry: Any, nbytes: int) -> None:
-        """Undo ``hold`` for an entry that changes its form."""
+    def exchange(self, entry: Any, nbytes: int, reason: str, new_nbytes: int) -> None:
+        """Undo ``hold`` of ``nbytes`` for an entry that changes its form, and count it under its new reason."""
         with self._live.lock:
             self._drop(entry.reason, entry.original_nbytes, nbytes)
-            self.subtract_live(entry.reason, nbytes)
+            self.count(reason, entry.original_nbytes, new_nbytes)
+            self._live.nbytes += new_nbytes if is_costly(reason) else 0
+            self._live.nbytes -= nbytes if is_costly(entry.reason) else 0
 
     def move(self, reason: str, to: str, nbytes: int) -> None:
         """Count a freed tensor that was saved unchanged under another reason."""

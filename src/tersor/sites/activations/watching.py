@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -18,13 +19,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def untraced(function: _F) -> _F:
     """Exclude a function from compilation by dynamo, which would otherwise trace the tensor operations of hooks.
 
-    The function is called directly as long as dynamo, which takes seconds to import, is not loaded.
+    The function is called directly unless dynamo, which takes seconds to import, is loaded and watches this thread.
+    Optimizers load it, so most trainings have it loaded without compiling anything; excluding takes 2 us, and every
+    saved tensor passes two such functions.
     """
     made: list[Any] = []
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:
+        # dynamo could not trace the last question, and answers the first one with True
+        if not torch.compiler.is_dynamo_compiling() and (
+            "torch._dynamo" not in sys.modules or get_eval_frame_callback() is None
+        ):
             return function(*args, **kwargs)
         if not made:
             made.append(torch.compiler.disable(function))

@@ -28,7 +28,7 @@ from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs import Codec, Packed
 from tersor.container import Batch, begin_decode_batch, encode_batch
 from tersor.container.batch import Part, runs_on_gpu
-from tersor.kernels.runtime.device_cache import stream_of
+from tersor.kernels.runtime.device_cache import current_stream, is_current, stream_of
 from tersor.memory import lacks_memory, return_free_memory
 from tersor.raw_bytes import padded
 from tersor.sites.activations.entry import Entry
@@ -84,19 +84,22 @@ class Window:
         self._waiting: list[ReferenceType[Entry]] = []
         self.waiting_nbytes = self._encoded_nbytes = 0
         self._unsettled: deque[_EncodedList] = deque() if unsettled is None else unsettled
+        self._is_on_gpu: bool | None = None
         self._stream: Any = None
 
     def add(self, entry: Entry, values: torch.Tensor) -> None:
         """Add an entry whose form is ``Unchanged(values)``, with flat values; on a CPU it is encoded at once."""
-        if not runs_on_gpu([values]):
+        if self._is_on_gpu is None:
+            self._is_on_gpu = runs_on_gpu([values])
+            self._stream = current_stream(values.device) if values.is_cuda else None
+        if not self._is_on_gpu:
             self._encode_now(entry, values)
             return
-        if self.waiting_nbytes + values.nbytes > self._limit_nbytes:
+        nbytes = values.nbytes
+        if self.waiting_nbytes + nbytes > self._limit_nbytes:
             self.flush()
-        if values.is_cuda and self._stream is None:
-            self._stream = torch.cuda.current_stream(values.device)
         self._waiting.append(ref(entry))
-        self.waiting_nbytes += values.nbytes
+        self.waiting_nbytes += nbytes
         if self.waiting_nbytes >= self._limit_nbytes:
             self.flush()
 
@@ -133,9 +136,10 @@ class Window:
         least_nbytes = max(self._limit_nbytes, _LARGE_NBYTES)
         is_large = len(encodable) == 1 and encodable[0].form.nbytes > least_nbytes
         try:
-            encoding = _EncodedList(
-                encodable, self._codec, measures=self._measures, is_large=is_large
-            )
+            with _running_on(self._stream):
+                encoding = _EncodedList(
+                    encodable, self._codec, measures=self._measures, is_large=is_large
+                )
         except (MemoryError, RuntimeError) as error:
             _keep_if_no_memory(error, encodable)
         else:
@@ -157,12 +161,13 @@ class EncodingWindows:
         if values.is_cuda:
             # a list is encoded on the stream that computed its tensors
             key = *key, stream_of(values.device)
-        if key not in self._windows:
-            self._windows[key] = Window(
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = Window(
                 self._limit_nbytes, codec, self._unsettled, measures=self._measures
             )
-        self._windows[key].add(entry, values)
-        waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
+        window.add(entry, values)
+        waiting_nbytes = sum([one.waiting_nbytes for one in self._windows.values()])
         if waiting_nbytes > _MAX_WAITING_WINDOWS * self._limit_nbytes:
             max(self._windows.values(), key=lambda one: one.waiting_nbytes).flush()
 
@@ -189,13 +194,16 @@ class _EncodedList:
         self._entries, self._codec = [ref(entry) for entry in entries], codec
         values = [entry.form.restored() for entry in entries]
         self._dtypes = [x.dtype for x in values]
-        parts = [x.split(MAX_CHUNK_VALUES) for x in values]
-        self._numels = [tuple(part.numel() for part in split) for split in parts]
+        # a needless ``split`` takes 3 us
+        parts = [
+            (x,) if x.numel() <= MAX_CHUNK_VALUES else x.split(MAX_CHUNK_VALUES) for x in values
+        ]
+        self._numels = [tuple([part.numel() for part in split]) for split in parts]
         flat = [part for split in parts for part in split]
         encode = _encode_measured if is_large and not measures else encode_batch
         self._batch: Batch | None = encode(flat, [codec] * len(flat))
         device = values[0].device
-        self._stream: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._stream: Any = current_stream(device) if device.type == "cuda" else None
         if measures:
             infos = [TensorInfo.of(x) for x in flat]
             decoded = begin_decode_batch(self._batch, infos, [codec] * len(flat)).check()
@@ -250,7 +258,7 @@ def settle_oldest(unsettled: deque[_EncodedList], most: int) -> None:
 
 def _running_on(stream: Any) -> AbstractContextManager[object]:
     """Make the encoding stream current: no other stream, such as the caller's, has waited for it."""
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
+    return nullcontext() if stream is None or is_current(stream) else torch.cuda.stream(stream)
 
 
 class PendingPayload(NamedTuple):
