@@ -15,7 +15,7 @@ from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.grid import Range
 from tersor.kernels.quantize.range_keys import ranges_of_keys
 from tersor.kernels.runtime.device_cache import to_device_async
-from tersor.kernels.runtime.mailbox import Mailbox
+from tersor.kernels.runtime.readback import Readback
 from tersor.raw_bytes import padded
 
 _R = TypeVar("_R")
@@ -282,30 +282,30 @@ class Settling:
         self._lists, self._dtype = lists, dtype
         waiting = [one for one in lists if not one.is_settled]
         self._tensors = [part for one in waiting for part in _facts(one, dtype is not None)]
-        self._mailbox: Mailbox | None = None
+        self._readback: Readback | None = None
         if not self._tensors or not self._tensors[0].is_cuda:
             return
         parts = [x.view(torch.uint8) for x in self._tensors]
-        self._mailbox = Mailbox.receiving(parts[0] if len(parts) == 1 else torch.cat(parts))
+        self._readback = Readback.receiving(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     @property
     def has_arrived(self) -> bool:
         """True if the sizes have arrived, so that ``finish`` need not wait for them."""
-        return self._mailbox is None or self._mailbox.has_arrived
+        return self._readback is None or self._readback.has_arrived
 
     def finish(self, written: Sequence[EncodedList] | None = None) -> list[EncodedList]:
         """Return what ``settled`` does, without waiting for work that was enqueued after the start.
 
         ``written`` are the same lists, if their payloads were written since.
         """
-        lists, mailbox = self._lists if written is None else written, self._mailbox
-        if mailbox is None:
+        lists, readback = self._lists if written is None else written, self._readback
+        if readback is None:
             return settled(lists, self._dtype)
-        mailbox.wait()
-        facts = _numbers(mailbox.contents, self._tensors)
+        readback.wait()
+        facts = _numbers(readback.contents, self._tensors)
         found = [one if one.is_settled else _settle(one, facts, self._dtype) for one in lists]
-        self._mailbox = None
-        mailbox.reuse()
+        self._readback = None
+        readback.reuse()
         return found
 
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from tersor.kernels.runtime import mailbox
-from tersor.kernels.runtime.mailbox import Mailbox
+from tersor.kernels.runtime import readback
+from tersor.kernels.runtime.readback import Readback
 
 
 class Event:
@@ -26,7 +26,7 @@ class Event:
 
 @pytest.fixture(autouse=True)
 def _free(monkeypatch):
-    monkeypatch.setattr(mailbox, "_free", defaultdict(list))
+    monkeypatch.setattr(readback, "_free", defaultdict(list))
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def device(monkeypatch) -> torch.device:
         assert pin_memory
         return empty(nbytes, **options)
 
-    monkeypatch.setattr(mailbox.torch, "empty", unpinned)
+    monkeypatch.setattr(readback.torch, "empty", unpinned)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(mailbox, "current_stream", lambda device: None)
+    monkeypatch.setattr(readback, "current_stream", lambda device: None)
     return torch.device("cpu")
 
 
-def received(numbers, device) -> Mailbox:
-    box = Mailbox.receiving(torch.tensor(numbers, dtype=torch.uint8, device=device))
+def received(numbers, device) -> Readback:
+    box = Readback.receiving(torch.tensor(numbers, dtype=torch.uint8, device=device))
     box.wait()
     return box
 
@@ -84,14 +84,14 @@ def test_few_are_kept(device):
     boxes = [received([1], device) for _ in range(50)]
     for box in boxes:
         box.reuse()
-    assert len(mailbox._free[None]) < 50
+    assert len(readback._free[None]) < 50
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_numbers_of_many_lists_arrive():
-    waiting: list[tuple[int, Mailbox]] = []
+    waiting: list[tuple[int, Readback]] = []
     for k in range(100):
-        waiting.append((k, Mailbox.receiving(torch.full((k + 1,), k, device="cuda").byte())))
+        waiting.append((k, Readback.receiving(torch.full((k + 1,), k, device="cuda").byte())))
         while len(waiting) > 3:
             value, box = waiting.pop(0)
             box.wait()

@@ -16,10 +16,10 @@ from tersor.kernels.runtime.device_cache import current_stream
 _LEAST_NBYTES: Final = 1 << 12
 """Size of the memory that is used again; a larger request gets memory of its own."""
 _MOST_KEPT: Final = 16
-"""Mailboxes kept per device."""
+"""Readbacks kept per device."""
 
 
-class Mailbox:
+class Readback:
     """Receives the bytes of one tensor at a time."""
 
     __slots__ = ("_arrived", "_device_index", "_memory", "_nbytes")
@@ -33,18 +33,18 @@ class Mailbox:
         self._device_index, self._nbytes = device_index, 0
 
     @classmethod
-    def receiving(cls, device_bytes: torch.Tensor) -> Mailbox:
-        """Return a mailbox to which uint8 values on a CUDA device are being copied, on its current stream."""
+    def receiving(cls, device_bytes: torch.Tensor) -> Readback:
+        """Return a readback to which uint8 values on a CUDA device are being copied, on its current stream."""
         index, nbytes = device_bytes.device.index, device_bytes.numel()
         try:
-            box = _free[index].pop() if nbytes <= _LEAST_NBYTES else cls(nbytes, index)
+            one = _free[index].pop() if nbytes <= _LEAST_NBYTES else cls(nbytes, index)
         except IndexError:
-            box = cls(_LEAST_NBYTES, index)
-        box._nbytes = nbytes
-        box.contents.copy_(device_bytes, non_blocking=True)
+            one = cls(_LEAST_NBYTES, index)
+        one._nbytes = nbytes
+        one.contents.copy_(device_bytes, non_blocking=True)
         # the stream of that device, which may not be the current device
-        box._arrived.record(current_stream(device_bytes.device))
-        return box
+        one._arrived.record(current_stream(device_bytes.device))
+        return one
 
     @property
     def contents(self) -> torch.Tensor:
@@ -67,5 +67,5 @@ class Mailbox:
             free.append(self)
 
 
-_free: Final[defaultdict[int, list[Mailbox]]] = defaultdict(list)
-"""Mailboxes of each device that nobody waits for. Lists and their methods are thread-safe."""
+_free: Final[defaultdict[int, list[Readback]]] = defaultdict(list)
+"""Readbacks of each device that nobody waits for. Lists and their methods are thread-safe."""
