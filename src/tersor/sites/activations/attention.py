@@ -5,7 +5,7 @@ exact log-sum-exp gives probabilities that do not sum to one: a GPT of 10 M para
 of 1.62 (decision 17). Here backward recomputes both from the decoded q, k and v, so all of them are consistent.
 
 ``torch.ops.tersor.attention`` and its backward are operators that are opaque to a compiler. In a traced graph it would
-merge the second computation with the first. Code that is not traced.takes a faster function instead.
+merge the second computation with the first. Code that is not traced takes a faster function.
 """
 
 from __future__ import annotations
