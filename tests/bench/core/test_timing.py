@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import pytest
 import torch
 
-from tersor.bench.core.timing import Percentiles, measure, measure_interleaved
+from tersor.bench.core.timing import LoopClock, Percentiles, measure, measure_interleaved
 from tersor.errors import SpecError
 
 CPU = torch.device("cpu")
@@ -47,3 +48,12 @@ def test_garbage_collection_is_off_while_timing_and_on_again_after_a_failure():
 def test_a_measurement_needs_a_round(wrong):
     with pytest.raises(SpecError):
         measure(lambda: None, device=CPU, **wrong)
+
+
+def test_a_loop_is_not_sized_by_calls_that_prepare_later_ones(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    durations = iter([0.02, 0.001, 0.05])
+    clock = LoopClock(torch.device("cpu"), most_s=0.01)
+    assert clock.seconds(lambda: time.sleep(next(durations, 0.001))) < 0.004
+    (count,) = clock._counts.values()
+    assert count > 3

@@ -77,6 +77,10 @@ _LOOP_S: Final = 0.01
 """Duration of a loop: its overhead of 25 us is 0.25 %, and ten rounds of 46 candidates take 15 s."""
 
 
+_SIZING_CALLS: Final = 5
+"""Calls that size a loop. One of the first calls of a form is captured as a graph, which takes as long as a whole loop."""
+
+
 class LeadClock:
     """Events on the current stream, with the L2 cache flushed first; freeing a result is not timed.
 
@@ -128,7 +132,7 @@ class LoopClock:
         self._counts: dict[Task, int] = {}
 
     def seconds(self, task: Task) -> float:
-        """See ``Clock.seconds``; with a finite ``most_s``, a new task gets an extra call to size loops."""
+        """See ``Clock.seconds``; with a finite ``most_s``, a new task gets extra calls to size loops."""
         if task not in self._counts:
             self._counts[task] = self._count(task)
         return self._mean_s(task, self._counts[task])
@@ -136,7 +140,8 @@ class LoopClock:
     def _count(self, task: Task) -> int:
         if math.isinf(self._most_s):
             return self.num_calls
-        lasting = int(self._most_s / max(self._mean_s(task, 1), 1e-9))
+        shortest_s = min(self._mean_s(task, 1) for _ in range(_SIZING_CALLS))
+        lasting = int(self._most_s / max(shortest_s, 1e-9))
         return max(1, min(self.num_calls, lasting))
 
     def _mean_s(self, task: Task, num_calls: int) -> float:
