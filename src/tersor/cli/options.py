@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -135,6 +136,15 @@ def typed_command(context: typer.Context) -> str:
         else:
             words += [parameter.opts[0], *values]
     return shlex.join([*words, *arguments])
+
+
+def refuse_given(context: typer.Context, is_odd: Callable[[str], bool], what: str) -> None:
+    """Raise ``SpecError`` for the first option that was typed and for which ``is_odd``; ``what`` says what it is for."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if is_odd(name) and source is not None and source.name != "DEFAULT":
+            raise SpecError(f"{parameter.opts[0]} is for {what}")
 
 
 def names_of(text: str) -> tuple[str, ...]:

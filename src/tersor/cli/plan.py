@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tersor.cli import plan_options as asked
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import ForceOption, JsonOption, names_of
+from tersor.cli.options import ForceOption, JsonOption, names_of, refuse_given
 from tersor.cli.plan_results import show_plan, write_lines
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
@@ -72,9 +72,11 @@ def plan(
     if check is not None:
         if rows is not None:
             raise SpecError("give --rows to plan, or --check to try the model, not both")
-        _refuse(context, lambda name: name not in _OF_CHECKS, "plans: name rows with --rows FILE")
+        refuse_given(
+            context, lambda name: name not in _OF_CHECKS, "plans: name rows with --rows FILE"
+        )
         return _check(screen, check, hold_out, model, output)
-    _refuse(context, lambda name: name == "hold_out", "checks: name rows with --check FILE")
+    refuse_given(context, lambda name: name == "hold_out", "checks: name rows with --check FILE")
     if rows is None:
         raise SpecError(
             "name result rows with --rows FILE; tersor bench embeddings and tersor bench shards make them"
@@ -115,7 +117,9 @@ def _refuse_foreign(context: typer.Context, planner: Planner) -> None:
 
     for other in planners():
         foreign = other.options - planner.options
-        _refuse(context, foreign.__contains__, f"rows of {other.name}; these are of {planner.name}")
+        refuse_given(
+            context, foreign.__contains__, f"rows of {other.name}; these are of {planner.name}"
+        )
 
 
 def _check_new(plot: str | None, output: str | None, *, force: bool) -> None:
@@ -126,15 +130,6 @@ def _check_new(plot: str | None, output: str | None, *, force: bool) -> None:
             raise SpecError(f"{path} exists; choose another name, or overwrite it with --force")
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise SpecError(f"there is no folder {Path(path).parent} for {path}; make it first")
-
-
-def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) -> None:
-    """Raise ``SpecError`` for the first given option for which ``is_odd``; ``what`` says what it is for."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if is_odd(name) and source is not None and source.name != "DEFAULT":
-            raise SpecError(f"{parameter.opts[0]} is for {what}")
 
 
 def _description(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tersor.workloads.training import activations as training_activations
 from tests.workloads.old_pickles import write_planetoid
 
 SMALL = ("--nodes", "300", "--steps", "4", "--log-every", "2")
@@ -43,6 +44,26 @@ def test_a_study_tells_bytes_and_times(tersor) -> None:
     assert all(cost["product_ms"] > 0 for cost in done["forms"])
     shown = tersor.ok("train", "gcn", "--study", "--nodes", "300").out
     assert "dense forms stop" in shown
+
+
+def test_a_balance_is_shown_and_logged(tersor, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(training_activations, "_FIRST_BALANCE", 2)
+    options = ("--activation-step", "1", "--activation-balance", "tensor", "--run-dir", "run")
+    shown = tersor.ok("train", "gcn", *SMALL, "--steps", "3", *options).err
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    (balance,) = (line for line in lines if line["kind"] == "balance")
+    assert balance["step"] == 2
+    assert balance["num_parts"] > 1
+    assert 0.5 <= balance["least_factor"] <= balance["largest_factor"] <= 2
+    found = f"step 2 of 3: balanced {balance['num_parts']} parts, factors {balance['least_factor']:.4g} to "
+    assert found in shown
+    assert f"score {balance['score']:.4f}" in shown
+
+
+@pytest.mark.parametrize("options", [("--activation-step", "1"), ("--steps", "9")])
+def test_a_study_refuses_options_of_trainings(tersor, options) -> None:
+    words = tersor.refused("train", "gcn", "--study", "--nodes", "300", *options)
+    assert f"{options[0]} is for trainings" in words
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ def test_bytes_are_those_of_the_tensors_that_autograd_saves_once() -> None:
     assert compression.report().held_nbytes == 2 * x.nbytes
 
 
+def test_a_compression_is_shown_as_the_call_that_makes_it() -> None:
+    assert repr(activations.compressed("rms", step=0.5)) == "Compression(codec='rms', step=0.5)"
+
+
 def test_the_table_scalars_and_json_have_its_numbers() -> None:
     compression = activations.compressed(bound=Bound.relative(0.01))
     with compression:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tersor.bench.core.tables import terminal_table
-from tersor.cli.options import JsonOption, check_device, numbers_of, typed_command
+from tersor.cli.options import JsonOption, check_device, numbers_of, refuse_given, typed_command
 from tersor.cli.screen import Screen, binary_size
 from tersor.cli.train import activation_options as saved
 from tersor.cli.train import gcn_options as own
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tersor.workloads.gcn.study import FormCost
     from tersor.workloads.training.loop import Schedule
 
+_OF_STUDIES: Final = ("study", "data", "nodes", "seed", "device", "as_json")
+"""Parameters that a study uses; the others are of trainings."""
 _STUDIED_NODES: Final = (1_000, 4_000, 16_000, 64_000, 256_000)
 
 
@@ -67,6 +69,9 @@ def gcn(
 
     screen = Screen(as_json=as_json)
     if study:
+        refuse_given(
+            context, lambda name: name not in _OF_STUDIES, "trainings; --study trains nothing"
+        )
         return _study(screen, data, nodes, seed, device)
     folder = None if run_folder is None else Path(run_folder)
     session = Session(screen, typed_command(context), device, folder, resume, tensorboard)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tersor.cli.options import check_device
 from tersor.cli.screen import Screen
+from tersor.cli.wording import counted
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
@@ -127,8 +128,15 @@ def run_training(
 
 
 def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
-    """Print a log line of kind ``train`` or ``eval``, unless the result is JSON."""
-    if screen.as_json or line["kind"] not in ("train", "eval"):
+    """Print a log line of kind ``train``, ``eval`` or ``balance``, unless the result is JSON."""
+    if screen.as_json or line["kind"] not in ("train", "eval", "balance"):
+        return
+    if line["kind"] == "balance":
+        parts = counted(line["num_parts"], "part")
+        factors = f"{line['least_factor']:.4g} to {line['largest_factor']:.4g}"
+        screen.say(
+            f"step {line['step']} of {steps}: balanced {parts}, factors {factors}, score {line['score']:.4f}"
+        )
         return
     values = dict(line)
     kind, step, seconds = values.pop("kind"), values.pop("step"), values.pop("step_s", None)

@@ -118,6 +118,11 @@ class Compression:
         self._probed: NoiseEstimate | None = None
         self._survey: Survey | None = None
 
+    def __repr__(self) -> str:
+        """Return the call that makes it, without what it learned."""
+        given = [f"{name}={value!r}" for name, value in self._options.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(given)})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the options and what was learned, without the step in progress."""
         return _with_state, (type(self), self._options, self._state())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import torch
 
 from tersor.errors import SpecError
+from tersor.policy import Similarity
 from tersor.sites.activations import Compression
 from tersor.sites.activations.balance import Parts, checked_parts
 from tersor.types import Bound
@@ -106,6 +108,19 @@ def activation_values(compression: Compression) -> dict[str, float]:
     if report.similarity_level is not None:
         found["score_level"] = report.similarity_level
     return found
+
+
+def balance_values(compression: Compression, factors: Mapping[str, float]) -> dict[str, float]:
+    """Return the log values of a balance: number and range of its factors, and the score with them."""
+    # a balance ends with a probe
+    similarity = cast("Similarity", compression.report().similarity)
+    values = factors.values()
+    return {
+        "num_parts": len(factors),
+        "least_factor": min(values, default=1.0),
+        "largest_factor": max(values, default=1.0),
+        "score": similarity.score,
+    }
 
 
 def compression_state(compression: Compression) -> torch.Tensor:

@@ -83,7 +83,9 @@ def train(
         begin = _now()
         batch = run.batch(run.step_number)
         seconds += _since(begin)
-        run.balance_activations(batch)
+        balanced = run.balance_activations(batch)
+        if balanced is not None:
+            log.write("balance", run.step_number, balanced)
         if before_step is not None:
             before_step(batch)
         begin = _now()

@@ -18,6 +18,7 @@ from tersor.workloads.training.activations import (
     ActivationOptions,
     BalancedActivations,
     activation_values,
+    balance_values,
     compression_state,
     load_compression_state,
 )
@@ -129,15 +130,23 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
             self.activations = options.compression()
             self._activation_options, self._loss = options, loss
 
-    def balance_activations(self, batch: BatchT) -> None:
-        """Balance the levels of the model's parts by the batch of the next step, if that is due; a collective call."""
+    def balance_activations(self, batch: BatchT) -> dict[str, float] | None:
+        """Balance the levels of the model's parts by the batch of the next step, if that is due; a collective call.
+
+        Returns:
+            Values for the log, or None if nothing was due.
+        """
         options = self._activation_options
         if self.activations is None or not isinstance(options, BalancedActivations):
-            return
-        if options.is_due(self.step_number):
-            # of the step, so that a resumed run drops the same values
-            torch.manual_seed(_step_seed(self.config.seed, self.step_number, self.ranks.rank))
-            self.activations.balance(self.model, lambda: self._loss(batch), parts=options.parts)
+            return None
+        if not options.is_due(self.step_number):
+            return None
+        # of the step, so that a resumed run drops the same values
+        torch.manual_seed(_step_seed(self.config.seed, self.step_number, self.ranks.rank))
+        factors = self.activations.balance(
+            self.model, lambda: self._loss(batch), parts=options.parts
+        )
+        return balance_values(self.activations, factors)
 
     def saving(self) -> AbstractContextManager[object]:
         """Return the context that compresses saved tensors, for a forward pass without its loss."""
