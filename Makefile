@@ -9,7 +9,7 @@ TORCHREC_STAMP := $(TORCHREC_VENV)/.tersor-installed
 PYTEST_ARGS ?= -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-torchrec lint format types bench-smoke clean
+.PHONY: help quickstart test test-torchrec test-gpu sanitize lint format types bench-smoke clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,16 @@ test: $(STAMP) ## run the test suite on the CPU; PYTEST_ARGS="-m slow" and the l
 
 test-torchrec: $(TORCHREC_STAMP) ## run the tests of the TorchRec codecs, in an environment of their own
 	$(TORCHREC_VENV)/bin/python -m pytest tests/torchrec
+
+# a machine with a GPU brings a torch for it, so these two use its own Python
+test-gpu: ## run the tests that need a GPU, with this machine's Python and torch
+	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m gpu -n 12 -p no:benchmark -q
+
+sanitize: ## let compute-sanitizer watch every codec on this machine's GPU
+	PYTHONPATH=src compute-sanitizer --tool racecheck --error-exitcode 9 \
+	  $(PYTHON) -m tests.container.sanitized --flips 1
+	PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
+	  $(PYTHON) -m tests.container.sanitized --flips 2
 
 lint: $(STAMP) ## check style, format and spelling
 	$(BIN)/ruff check .

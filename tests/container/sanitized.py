@@ -1,15 +1,8 @@
 """Small lists through every codec of a GPU, whole and damaged, for compute-sanitizer to watch.
 
-Run on a machine with CUDA, from the root of the repository::
-
-    PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck \
-        --error-exitcode 9 python -m tests.container.sanitized
-    PYTHONPATH=src compute-sanitizer --tool racecheck --error-exitcode 9 \
-        python -m tests.container.sanitized --flips 1
-
-Without the caching allocator an access one byte outside a tensor is seen. No graph can be captured without it, so the
-second command alone watches replayed graphs. It is not a test of pytest: a run takes minutes, and what matters is what
-the sanitizer says.
+``make sanitize`` runs it on a machine with CUDA, once for each of two tools. memcheck runs without torch's caching
+allocator, so that it sees an access one byte outside a tensor. No graph can be captured in that mode, so only racecheck
+watches replayed graphs. This is not a test of pytest: a run takes minutes, and its result is what the sanitizer reports.
 """
 
 from __future__ import annotations

@@ -84,13 +84,9 @@ def gcn(
     known["hidden"] = numbers_of(hidden, "--hidden", int)
     known["fanouts"] = () if fanouts is None else numbers_of(fanouts, "--fanouts", int)
     known["activations"] = saved.activation_options(
-        activations,
-        activation_step,
-        activation_bound,
-        target_score,
-        activation_budget,
+        activations, activation_step, activation_bound, target_score, activation_budget,
         activation_balance,
-    )
+    )  # fmt: skip
     known["batch"] = len(graph.train) if batch is None else batch
     config = GcnConfig(steps=steps, learning_rate=rate, **known)
     return _train(session, schedule, graph, config)
