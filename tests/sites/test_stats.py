@@ -106,6 +106,12 @@ def test_statistics_of_ranks_add_up_bytes_and_take_the_slowest():
     assert total.forward_times.read() == forward
 
 
+def test_the_slowest_of_stopwatches_has_their_phases():
+    watches = [Stopwatch({"gather": s, "add": 3 - s}, ("gather", "add")) for s in (1.0, 2.5)]
+    assert Stopwatch.slowest(watches).read() == {"gather": 2.5, "add": 2.0}
+    assert Stopwatch.slowest([]).read() == dict.fromkeys(PHASES, 0.0)
+
+
 def test_statistics_of_one_process_are_a_copy():
     exchange = Exchange([0], 4, codec="raw")
     total = exchange.stats_of_all_ranks()

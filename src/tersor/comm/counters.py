@@ -81,9 +81,10 @@ class Stopwatch:
 
     @classmethod
     def slowest(cls, every: Sequence[Stopwatch]) -> Stopwatch:
-        """Return a stopwatch with the longest time of each of ``PHASES`` over several ranks."""
+        """Return a stopwatch with the longest time of each phase over several ranks, which have the same phases."""
         read = [one.read() for one in every]
-        return cls({name: max((one[name] for one in read), default=0.0) for name in PHASES})
+        names = tuple(read[0]) if read else PHASES
+        return cls({name: max((one[name] for one in read), default=0.0) for name in names}, names)
 
     def read(self) -> Mapping[str, float]:
         """Return the seconds of every phase; waits for phases still running on a device."""

@@ -15,6 +15,7 @@ from tersor.bench.core.resident import (
     reset_peak_resident,
     resident_nbytes,
 )
+from tersor.raw_bytes import as_bytes
 
 MALLOC_ENVIRONMENT: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Environment in which glibc returns freed tensors at once, so that resident memory is what is held."""
@@ -53,8 +54,8 @@ def weights_among(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def are_equal(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
-    """Return whether all gradients are equal, value by value."""
-    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    """Return whether all gradients are equal, bit for bit."""
+    return all(torch.equal(as_bytes(x), as_bytes(y)) for x, y in zip(first, second, strict=True))
 
 
 def step_memory(case: Case, forward: Forward) -> Memory:
