@@ -122,7 +122,7 @@ class Summed(StepModel):
     computes_s: float = 1e-3
 
     @property
-    def ways(self) -> Mapping[str, bool | None]:
+    def methods(self) -> Mapping[str, bool | None]:
         return {"float32": True, "small": True}
 
     def step(self, name: str, num_ranks: int) -> Step:
@@ -133,7 +133,7 @@ class Summed(StepModel):
         ), compute_s=1e-3 if name == "float32" else self.computes_s)  # fmt: skip
 
 
-def test_computing_that_a_way_saves_is_told_apart_from_sending():
+def test_computing_that_a_method_saves_is_told_apart_from_sending():
     cluster = Cluster(ranks_per_node=1, inter_bits_per_s=GBIT, intra_bits_per_s=GBIT)
     made = Summed(cluster=cluster, coding_s=0.4e-3)
     assert "computing" not in advise(made, 16).reason

@@ -36,7 +36,7 @@ class Sharded(StepModel):
     overlap: float = 0.0
 
     @property
-    def ways(self) -> Mapping[str, bool | None]:
+    def methods(self) -> Mapping[str, bool | None]:
         return {"4-bit": None, "bf16": True}
 
     def step(self, name: str, num_ranks: int) -> Step:

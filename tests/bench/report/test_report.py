@@ -263,9 +263,9 @@ def test_the_advice_changes_with_the_bandwidth() -> None:
 def test_readers_choose_among_codecs_that_hold_the_bound_alone() -> None:
     rows = [made.kernel_row(codec) for codec in ("flat", "rows", "memcpy")]
     rows.append(made.kernel_row("broken", worst_error=2.0))
-    assert ways_in(rows) == [["flat", "rows"]]
+    assert encoders_in(rows) == [["flat", "rows"]]
     # there is nothing to choose from one
-    assert ways_in(rows[1:]) == []
+    assert encoders_in(rows[1:]) == []
 
 
 def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
@@ -277,7 +277,7 @@ def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
     coarse = [
         replace(row, codec="fp8", lookups=replace(row.lookups, error_share=1.5)) for row in free
     ]
-    assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
+    assert encoders_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
     page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], report_sections(), title="t")
     assert "because they went beyond a bound: fp8." in page.render()
     (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
@@ -288,9 +288,9 @@ def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
     assert "half (no bound)" in figure
 
 
-def ways_in(rows) -> list[list[str]]:
+def encoders_in(rows) -> list[list[str]]:
     page = build_report([RowsRun("name", "path", rows)], report_sections(), title="t").render()
-    found = re.findall(r'data-ways="([^"]*)"', page)
+    found = re.findall(r'data-encoders="([^"]*)"', page)
     return [[name for name, *_ in json.loads(html.unescape(text))] for text in found]
 
 

@@ -102,9 +102,9 @@ def assert_decodes(
         assert_bits_equal(read_by_reference(payload, x, dims, block), value)
 
 
-@pytest.mark.parametrize("way", ["small lists apart", "all lists alike"])
-def test_changed_payloads_are_refused_as_the_codec_refuses_them(way, monkeypatch):
-    if way == "all lists alike":
+@pytest.mark.parametrize("grouping", ["small lists apart", "all lists alike"])
+def test_changed_payloads_are_refused_as_the_codec_refuses_them(grouping, monkeypatch):
+    if grouping == "all lists alike":
         monkeypatch.setattr(packed_decode, "are_small", lambda numels: False)
     x = smooth(2100)
     x[3] = float("nan")

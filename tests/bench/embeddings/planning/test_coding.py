@@ -130,8 +130,8 @@ VARYING = ("rows-device", "ans-graph", "mx4")
 
 @pytest.mark.parametrize("backward", [*FIXED, *VARYING])
 def test_sizes_of_gradients_are_exchanged_unless_their_codec_fixes_them(backward):
-    way = CodecCosts(Line(), Line(), RatioCurve(((1.0, 2.0),)))
-    found = coding._profiles({backward: way}, {backward: None}, backward)
+    costs = CodecCosts(Line(), Line(), RatioCurve(((1.0, 2.0),)))
+    found = coding._profiles({backward: costs}, {backward: None}, backward)
     assert found[backward].backward.has_sizes is (backward in VARYING)
     assert found[backward].forward.has_sizes
 

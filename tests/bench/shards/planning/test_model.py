@@ -127,7 +127,7 @@ def test_the_advice_changes_with_the_link_and_names_the_best_in_float32():
     assert slow.best.name == "fsdp-4-bit"
     assert fast.best.name == "fsdp-bf16"
     assert "of those that keep a bound fsdp-two-hop is best" in slow.reason
-    assert dict(FIT.model({}).ways) == {
+    assert dict(FIT.model({}).methods) == {
         "fsdp-fp32": True, "fsdp-bf16": None, "fsdp-two-hop": True, "fsdp-4-bit": None,
         "fsdp-4-bit-node": None,
     }  # fmt: skip
