@@ -169,7 +169,7 @@ def test_fields_of_more_than_8_bits_are_read_one_by_one(dtype):
 
 def test_long_lines_of_sums_and_deep_boxes(monkeypatch):
     # shapes of no other test, as tables are kept
-    monkeypatch.setattr(boxes, "_LONG", 3)
+    monkeypatch.setattr(boxes, "_MAX_SHORT_LINE", 3)
     monkeypatch.setattr(boxes, "_LARGE_LIST", 1)
     shapes = (34, 17, 67), (66, 3, 66), (2, 2000)
     xs = [smooth(*shape) for shape in shapes]
