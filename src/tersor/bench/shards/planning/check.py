@@ -34,7 +34,7 @@ def _points(rows: Sequence[ShardRow], fit: Fit) -> list[Point]:
         refuse_unpredicted(row.codec, fit.methods, "link")
         times = row.shards
         found = measured_model(fit, row).predict(row.codec, times.num_ranks)
-        told = (
+        compared = (
             ("exchange", times.exchange_s.p50, found.transfers_s),
             ("step", times.step_s.p50, found.step_s),
         )
@@ -43,7 +43,7 @@ def _points(rows: Sequence[ShardRow], fit: Fit) -> list[Point]:
                 codec=row.codec, what=what, link=times.link or "", num_ranks=times.num_ranks,
                 batch=times.batch, measured_s=measured_s, predicted_s=predicted_s, hold_out="link",
             )
-            for what, measured_s, predicted_s in told
+            for what, measured_s, predicted_s in compared
         ]  # fmt: skip
     return points
 

@@ -74,14 +74,14 @@ def fit_rows(
         if name not in methods:
             raise SpecError(f"the rows of {used} hold {', '.join(methods)}, but no {name!r}")
     baseline = BASELINES[used]
-    kept = {
+    chosen = {
         n: method for n, method in methods.items() if codecs is None or n in (baseline, *codecs)
     }
     words = [fit.source]
     words += [f"--wrapper {one} shows the methods of {one}" for one in there if one != used]
     if len(latest(given)) < len(given):
         words.append("of rows that answer the same question the last one counts")
-    return replace(fit, methods=kept, baseline=baseline, source="; ".join(words))
+    return replace(fit, methods=chosen, baseline=baseline, source="; ".join(words))
 
 
 def fit_shards(rows: Iterable[ResultRow]) -> Fit:
