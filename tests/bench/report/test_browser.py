@@ -216,7 +216,7 @@ def test_moving_the_bandwidth_changes_the_advice_and_says_why(chooser) -> None:
         assert lines_of(chooser) == []
 
 
-def test_where_another_becomes_faster_is_told(chooser) -> None:
+def test_where_another_becomes_faster_is_reported(chooser) -> None:
     words = choose(chooser, "1")
     # 1 / 20 + 1.5 b = 1 / 4 + 0.0075 b, where b is in GB/s
     until = 8 * (1 / 4 - 1 / 20) / (1.5 - 0.0075)

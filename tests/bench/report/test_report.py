@@ -145,8 +145,8 @@ def test_exchanges_on_one_link_are_bars_and_not_one_column_of_a_line(tmp_path) -
     svg = "{http://www.w3.org/2000/svg}"
     bars = figure.findall(f"{svg}g/{svg}path")
     assert [bar.get("d").endswith("z") for bar in bars] == [True] * 3
-    told = [title.text for title in figure.iter(f"{svg}title")]
-    assert told == ["float32: 1", "rows: 2", "half: 2"]
+    titles = [title.text for title in figure.iter(f"{svg}title")]
+    assert titles == ["float32: 1", "rows: 2", "half: 2"]
     words = {text.text for text in figure.iter(f"{svg}text")}
     assert "times faster than float32" in words
     assert "link of 1 Gbit/s" in figure.get("aria-label")
@@ -351,7 +351,7 @@ def test_a_damaged_file_is_refused_with_its_line(kind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"some": "thing"}', "[1, 2]", "5", '"text"', "null"])
-def test_a_file_of_another_kind_is_told_to_be_so(line, tmp_path) -> None:
+def test_a_file_of_another_kind_is_reported_to_be_so(line, tmp_path) -> None:
     (tmp_path / "x.jsonl").write_text(f"{line}\n")
     with pytest.raises(SpecError, match="nothing that reports are made of"):
         read_runs([str(tmp_path / "x.jsonl")])

@@ -210,7 +210,7 @@ def left_by_a_peer(rank: int) -> None:
     run.step()
 
 
-def test_a_lost_peer_is_told_in_one_sentence():
+def test_a_lost_peer_is_reported_in_one_sentence():
     failure = run_ranks(left_by_a_peer, 2)[0]
     assert failure.name == "ExchangeError"
     assert failure.message.startswith("rank 0 lost the others: one of them left, failed or timed")

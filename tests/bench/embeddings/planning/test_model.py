@@ -57,14 +57,14 @@ def test_every_part_of_the_formula_is_counted():
 
 def test_without_sizes_the_payload_waits_for_the_slowest_rank():
     transport = Transport(sizes_s=3e-3, payload_s=4e-3, unready_s=2e-3)
-    told, known = (
+    exchanged, known = (
         profile(name, 2.0, Line(), Line(), has_sizes=has_sizes)
-        for name, has_sizes in (("told", True), ("known", False))
+        for name, has_sizes in (("exchanged", True), ("known", False))
     )
-    made = model(told, known, transport=transport)
-    told, known = (made.predict(name, 4).phases["forward"] for name in ("told", "known"))
-    assert told.sizes_s - known.sizes_s == pytest.approx(told.sizes_s)
-    assert known.payload_s - told.payload_s == pytest.approx(2e-3)
+    made = model(exchanged, known, transport=transport)
+    exchanged, known = (made.predict(name, 4).phases["forward"] for name in ("exchanged", "known"))
+    assert exchanged.sizes_s - known.sizes_s == pytest.approx(exchanged.sizes_s)
+    assert known.payload_s - exchanged.payload_s == pytest.approx(2e-3)
 
 
 def test_the_share_that_leaves_a_node_goes_over_a_link_its_ranks_share():

@@ -120,17 +120,17 @@ def test_counters_tell_that_a_reduce_scatter_of_gloo_goes_round_twice(monkeypatc
     assert counted == pytest.approx(2 * HEADERS, rel=1e-4)
 
 
-def test_counters_that_no_model_explains_are_told():
+def test_counters_that_no_model_explains_are_reported():
     def doubled(row):
         part = row.shards.gradients
         more = structs.replace(part, link_nbytes=2 * part.link_nbytes)
         return structs.replace(row, shards=structs.replace(row.shards, gradients=more))
 
     rows = [doubled(row) if row.codec == "fsdp-4-bit" else row for row in ROWS]
-    for given, is_told in ((ROWS, False), (rows, True)):
+    for given, is_reported in ((ROWS, False), (rows, True)):
         fit = fit_rows(given)
         notes = " ".join(fit.notes(fit.model({}), [4]))
-        assert ("fsdp-4-bit: links carried 2.1 times the gradients" in notes) is is_told
+        assert ("fsdp-4-bit: links carried 2.1 times the gradients" in notes) is is_reported
 
 
 def test_coding_is_found_per_byte_that_the_hops_code(monkeypatch):
