@@ -70,13 +70,13 @@ def look_types_up_once() -> None:
         return
     known: dict[str, Any] = {}
 
-    def kept(dtype: Any) -> Any:
+    def cached(dtype: Any) -> Any:
         name = dtype.scalar.name
         if name not in known:
             known[name] = look_up(dtype)
         return known[name]
 
-    interpreter._get_np_dtype = kept
+    interpreter._get_np_dtype = cached
 
 
 def skip_overflow_checks() -> None:

@@ -212,8 +212,8 @@ def wrong_calls() -> dict[str, object]:
         "bound as number": lambda: compress(x, 0.1),
         "bound for raw": lambda: compress(x, BOUND, codec="raw"),
         "bound for half": lambda: compress(x, BOUND, codec="half"),
-        "bound beside a codec": lambda: compress(x, BOUND, codec=create("raw")),
-        "options beside a codec": lambda: compress(x, codec=create("raw"), level=3),
+        "bound in addition to a codec": lambda: compress(x, BOUND, codec=create("raw")),
+        "options in addition to a codec": lambda: compress(x, codec=create("raw"), level=3),
         "unknown option": lambda: compress(x, BOUND, codec="flat", level=3),
         "integers in flat": lambda: compress(x.long(), BOUND, codec="flat"),
         "complex in flat": lambda: compress(x.cfloat(), BOUND, codec="flat"),
@@ -241,7 +241,7 @@ def wrong_calls() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("what", wrong_calls())
-def test_a_wrong_call_is_told_in_one_sentence(what):
+def test_a_wrong_call_is_reported_in_one_sentence(what):
     assert_rejects(wrong_calls()[what], SpecError)
 
 

@@ -259,6 +259,6 @@ def _noise(*shape: int) -> torch.Tensor:
 
 
 def _with_outliers(x: torch.Tensor) -> torch.Tensor:
-    spoilt = x.clone()
-    spoilt.view(-1)[::1000] = torch.inf
-    return spoilt
+    changed = x.clone()
+    changed.view(-1)[::1000] = torch.inf
+    return changed

@@ -160,5 +160,5 @@ def _absolute(node: ast.ImportFrom, path: Path) -> str:
     if node.level == 0:
         return node.module or ""
     package = [PACKAGE_NAME, *path.parts[:-1]]
-    kept = package[: len(package) - node.level + 1]
-    return ".".join([*kept, node.module] if node.module else kept)
+    parents = package[: len(package) - node.level + 1]
+    return ".".join([*parents, node.module] if node.module else parents)

@@ -9,12 +9,12 @@ from tersor.sites.embeddings import Volume
 from tersor.workloads.dlrm.comparison import DlrmOutcome
 from tersor.workloads.training.judgement import Pair
 
-WAY = (Volume(100, 10), {"encode": 1.0})
+DIRECTION = (Volume(100, 10), {"encode": 1.0})
 
 
 def outcome(name: str, auc: float, logloss: float) -> DlrmOutcome:
     metrics = {"auc": auc, "logloss": logloss}
-    return DlrmOutcome(name, metrics, [], 4, {"forward": WAY, "backward": WAY})
+    return DlrmOutcome(name, metrics, [], 4, {"forward": DIRECTION, "backward": DIRECTION})
 
 
 @pytest.fixture

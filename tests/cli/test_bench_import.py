@@ -17,7 +17,7 @@ def lz4_log(tersor) -> str:
     return "lz4.log"
 
 
-def test_a_log_becomes_rows_beside_others(tersor, lz4_log) -> None:
+def test_a_log_becomes_rows_next_to_others(tersor, lz4_log) -> None:
     command = (*IMPORT, "--format", "nvcomp", lz4_log, "--output", "rows.jsonl")
     done = tersor.ok(*command, "--value-nbytes", "1", "--machine", "A100", "--json").json
     rows = read_rows("rows.jsonl")

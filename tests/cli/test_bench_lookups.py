@@ -135,7 +135,7 @@ def test_bounds_classes_decay_and_repeats_are_in_the_rows(tersor, dumps) -> None
     assert tight["lookups"]["num_slices"] == 2 * 4 * 4
 
 
-def test_a_bound_that_decays_is_told_in_the_table(tersor, dumps) -> None:
+def test_a_bound_that_decays_is_reported_in_the_table(tersor, dumps) -> None:
     shown = tersor.ok("bench", "embeddings", str(dumps), *FAST, "--decay", "step").out
     assert shown.count("tight 0.01, decaying") == 2
 

@@ -124,18 +124,18 @@ def test_many_left_out_entries_are_one_line(tersor) -> None:
     assert lines[0].endswith("e0 (int), e1 (int), e2 (int), ...")
 
 
-def test_keys_of_a_checkpoint_that_make_one_name_are_told(tersor) -> None:
+def test_keys_of_a_checkpoint_that_make_one_name_are_reported(tersor) -> None:
     torch.save({"a.b": torch.zeros(3), "a": {"b": torch.ones(3)}}, "c.pt")
     words = tersor.refused("compress", "c.pt", "--rel", "0.01")
     assert "['a.b']" in words
     assert "['a']['b']" in words
 
 
-def test_a_bound_as_wide_as_the_range_is_told(tersor, noise) -> None:
+def test_a_bound_as_wide_as_the_range_is_reported(tersor, noise) -> None:
     np.save("x.npy", noise)
-    for relative, is_told in (("1", True), ("2.5", True), ("0.5", False)):
+    for relative, is_reported in (("1", True), ("2.5", True), ("0.5", False)):
         done = tersor.ok("compress", "x.npy", "--rel", relative, "--force")
-        assert ("the whole range" in done.err) is is_told
+        assert ("the whole range" in done.err) is is_reported
     assert "the whole range" not in tersor.ok("compress", "x.npy", "--abs", "9", "--force").err
 
 

@@ -29,7 +29,7 @@ def _damaged(data: bytes) -> list[bytes]:
     return flipped + [data[:i] for i in steps] + [data[:i] + b"((9" + data[i:] for i in steps]
 
 
-def test_damage_is_told_in_one_line(tersor, files) -> None:
+def test_damage_is_reported_in_one_line(tersor, files) -> None:
     codes = set()
     for name, data in files.items():
         verb = ("decompress",) if name.endswith(".tsr") else ("compress", "--rel", "0.01")

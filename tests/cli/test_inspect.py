@@ -64,7 +64,7 @@ def test_names_and_reasons_cannot_drive_the_terminal(tersor) -> None:
 
 @pytest.fixture
 def foreign_file(monkeypatch):
-    """Write a file with an array of codec ``tally`` beside one of ``raw``; ``tally`` is then gone."""
+    """Write a file with an array of codec ``tally`` next to one of ``raw``; ``tally`` is then gone."""
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Tally(Raw):

@@ -84,12 +84,12 @@ def test_rows_of_codecs_on_a_gpu_are_planned_with_too(tersor) -> None:
     }
     words = "steps are without computing (--compute-ms) and the all-reduce (--allreduce-mbytes)"
     assert words in done.err
-    told = ("--compute-ms", "9", "--allreduce-mbytes", "5")
-    assert "steps are without" not in tersor.ok(*asked, *batch, *told).err
+    described = ("--compute-ms", "9", "--allreduce-mbytes", "5")
+    assert "steps are without" not in tersor.ok(*asked, *batch, *described).err
     assert not any(line["is_extrapolated"] for line in done.json["plan"])
 
 
-def test_a_trace_of_another_batch_is_told(tersor) -> None:
+def test_a_trace_of_another_batch_is_reported(tersor) -> None:
     train = ("train", "dlrm", "--max-rows", "30", "--batch", "64", "--eval-samples", "64")
     tersor.ok(*train, "--steps", "4", "--run-dir", "run", "--log-every", "2")
     asked = ("plan", "--rows", "rows.jsonl", "--trace", "run/log.jsonl", "--ranks", "4,8")
@@ -98,7 +98,7 @@ def test_a_trace_of_another_batch_is_told(tersor) -> None:
     assert words not in tersor.ok(*asked, "--batch-per-rank", "64").err
 
 
-def test_rows_of_other_kinds_are_told_to_be_left_out(tersor) -> None:
+def test_rows_of_other_kinds_are_reported_to_be_left_out(tersor) -> None:
     with RowFile("lookups.jsonl") as file:
         for row in lookup_rows():
             file.append(row)

@@ -52,9 +52,9 @@ def test_a_published_model_on_another_backend_is_planned(tersor) -> None:
     assert "coding (--coding-gbps) are of the machine that was measured" in done.err
     whole = PRESETS["6.7B"].shape.num_parameters
     assert {line["num_weights"] for line in done.json["plan"]} == {whole}
-    told = tersor.ok(*PLAN, *asked, "--compute-ms", "900", "--coding-gbps", "1000")
-    assert "of the machine" not in told.err
-    assert {line["compute_s"] for line in told.json["plan"]} == {0.9}
+    described = tersor.ok(*PLAN, *asked, "--compute-ms", "900", "--coding-gbps", "1000")
+    assert "of the machine" not in described.err
+    assert {line["compute_s"] for line in described.json["plan"]} == {0.9}
 
 
 def test_the_best_by_bandwidth_is_shown_and_drawn(tersor) -> None:

@@ -113,13 +113,13 @@ def test_each_unusable_codec_is_one_line_and_the_others_are_listed(tmp_path, sit
     assert json.loads(done.stdout)["unusable"] == [line.partition(": ")[2] for line in lines]
 
 
-def test_files_are_written_and_read_beside_broken_packages(tmp_path, site):
+def test_files_are_written_and_read_despite_broken_packages(tmp_path, site):
     x = np.arange(600, dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
     for codec in ("raw", "negate", "passed-on"):
         written = tersor(tmp_path, site, "compress", "x.npy", "--codec", codec, "--force")
         assert written.returncode == 0, written.stderr
-        # an id that is taken is told whatever was asked for, as it may be meant
+        # an id that is taken is reported whatever was asked for, as it may be meant
         assert "'pkg-flat'" in written.stderr
         assert "'pkg-passing'" not in written.stderr
         read = tersor(tmp_path, site, "decompress", "x.npy.tsr", "-o", "y.npy", "--force")

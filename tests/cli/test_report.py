@@ -71,7 +71,7 @@ def test_what_cannot_be_shown_is_one_sentence(tersor, tmp_path, text, words, cod
     assert words in tersor.refused("report", "x.jsonl", code=code)
 
 
-def test_plans_beside_results_are_passed_over(tersor, tmp_path) -> None:
+def test_plans_among_results_are_passed_over(tersor, tmp_path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
     made.write_lines(folder / "k.jsonl", made.kernel_rows())

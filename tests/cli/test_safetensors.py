@@ -32,7 +32,7 @@ def test_metadata_comes_back(tersor, chosen) -> None:
     assert "format = pt" in tersor.ok("inspect", "s.safetensors.tsr").out
 
 
-def test_a_format_without_a_place_for_metadata_is_told(tersor) -> None:
+def test_a_format_without_a_place_for_metadata_is_reported(tersor) -> None:
     safetensors.save_file({"a": torch.ones(4)}, "s.safetensors", metadata=METADATA)
     tersor.ok("compress", "s.safetensors", "--abs", "0.01")
     words = tersor.ok("decompress", "s.safetensors.tsr", "-o", "t.npz").words
@@ -48,7 +48,7 @@ def test_a_file_without_metadata_comes_back_without(tersor) -> None:
     assert not metadata_of("t.safetensors")
 
 
-def test_metadata_without_an_array_to_keep_it_with_is_told(tersor) -> None:
+def test_metadata_without_an_array_to_keep_it_with_is_reported(tersor) -> None:
     safetensors.save_file({}, "s.safetensors", metadata={"format": "pt"})
     assert "format (metadata)" in tersor.ok("compress", "s.safetensors", "--abs", "1").words
 

@@ -41,7 +41,7 @@ def _compile(monkeypatch: pytest.MonkeyPatch, screen: Screen) -> None:
             heard[0](active)
 
 
-def test_compiling_is_told_once_in_a_log(monkeypatch, capsys) -> None:
+def test_compiling_is_reported_once_in_a_log(monkeypatch, capsys) -> None:
     _compile(monkeypatch, Screen())
     assert capsys.readouterr().err == f"{COMPILING}\n"
 

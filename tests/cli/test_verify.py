@@ -164,7 +164,7 @@ def test_a_file_alone_is_decoded_as_a_whole(tersor, noise) -> None:
         data[position] ^= 4
 
 
-def test_an_error_beyond_float64_is_told(tersor) -> None:
+def test_an_error_beyond_float64_is_reported(tersor) -> None:
     largest = np.finfo(np.float64).max
     _pair(np.array([largest, 0]), np.array([-largest, 0]))
     done = tersor("verify", "a.npy", "b.npy", "--abs", repr(float(largest)), "--json")

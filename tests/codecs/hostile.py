@@ -59,7 +59,7 @@ def originals(codec: Codec, dtype: torch.dtype) -> Iterator[tuple[str, torch.Ten
         yield "chunks", torch.randn(33_000, generator=generator)
 
 
-def spoilt(payload: bytes) -> Iterator[tuple[str, bytes]]:
+def malformed(payload: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the payload itself, then what is decoded with every stride."""
     yield "whole", payload
     yield "zeros", bytes(len(payload))
@@ -134,7 +134,7 @@ class Attack:
                 data = bytes(self.codec.pack(x).payloads[0].tolist())
                 thorough = dtype == torch.float32 and len(data) < 1000
                 some = self._sample(damaged(data, thorough), f"{dtype} {label}")
-                for what, changed in chain(spoilt(data), some):
+                for what, changed in chain(malformed(data), some):
                     by_reference = label == "special" and what.startswith("edit")
                     case = f"{dtype} {label} {what}"
                     yield from self._decode(case, changed, tuple(x.shape), dtype, by_reference)

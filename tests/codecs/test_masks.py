@@ -35,13 +35,13 @@ def test_masks_keep_zeros_and_signs_within_a_level(dtype, nbits):
             continue
         decoded = decompress(create(f"mask{nbits}").pack(x)).contiguous().view(-1)
         groups = groups_of(flat, 256)
-        spoilt = spread(~groups.isfinite().all(1), 256, flat.numel())
+        nonfinite = spread(~groups.isfinite().all(1), 256, flat.numel())
         top = torch.where((groups < 0).any(1), 2 ** (nbits - 1) - 1, 2**nbits - 1)
         level = (groups.abs().amax(1) / top * (1 + 2.0**-7)).clamp(min=2.0**-119)
         allowed = spread(level, 256, flat.numel()) + 2.0**-20 * flat.double().abs()
         allowed *= 2.0 if dtype in (torch.float16, torch.bfloat16) else 1.0
-        plain = ~spoilt & (flat.double().abs() < LARGEST)
-        assert bool(decoded[spoilt].isnan().all()), name
+        plain = ~nonfinite & (flat.double().abs() < LARGEST)
+        assert bool(decoded[nonfinite].isnan().all()), name
         assert bool(((decoded.double() - flat.double()).abs() <= allowed)[plain].all()), name
         assert torch.equal(decoded.sign()[plain], flat.sign()[plain]), name
 
@@ -55,15 +55,15 @@ def test_group2_errs_by_a_part_of_the_range(dtype, seed):
             continue
         decoded = decompress(create("group2", seed=seed).pack(x)).contiguous().view(-1)
         groups = groups_of(flat, 256)
-        spoilt = spread(~groups.isfinite().all(1), 256, flat.numel())
+        nonfinite = spread(~groups.isfinite().all(1), 256, flat.numel())
         low, high = groups.amin(1), groups.amax(1)
         level = ((high - low + 2.0**-7 * low.abs()) * (1 + 2.0**-7) / 3).clamp(min=2.0**-99)
         allowed = level * (0.5 if seed is None else 1.0) + 2.0**-20 * groups.abs().amax(1)
         # the smallest value itself is rounded to a bfloat16, and to the subnormals of that
         allowed = spread(allowed + 2.0**-130, 256, flat.numel())
         allowed *= 2.0 if dtype in (torch.float16, torch.bfloat16) else 1.0
-        plain = ~spoilt & spread(groups.abs().amax(1) < 2.0**126, 256, flat.numel())
-        assert bool(decoded[spoilt].isnan().all()), name
+        plain = ~nonfinite & spread(groups.abs().amax(1) < 2.0**126, 256, flat.numel())
+        assert bool(decoded[nonfinite].isnan().all()), name
         assert bool(((decoded.double() - flat.double()).abs() <= allowed)[plain].all()), name
 
 

@@ -64,15 +64,15 @@ def run(codec: Codec, xs: list[torch.Tensor], num_flips: int) -> int:
     for _ in range(4):
         whole = encode_batch(xs, codecs)
         decode_batch(whole, infos, codecs)
-    kept = whole.trimmed()
+    trimmed = whole.trimmed()
     num_refused = 0
     for seed in range(num_flips):
         generator = torch.Generator().manual_seed(seed)
-        damaged = kept.buffer.clone()
+        damaged = trimmed.buffer.clone()
         place = int(torch.randint(0, damaged.numel(), (1,), generator=generator))
         damaged[place] ^= int(torch.randint(1, 256, (1,), generator=generator))
         try:
-            decode_batch(Batch(damaged, kept.sizes.cuda()), infos, codecs)
+            decode_batch(Batch(damaged, trimmed.sizes.cuda()), infos, codecs)
         except CorruptDataError:
             num_refused += 1
     torch.cuda.synchronize()

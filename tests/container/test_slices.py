@@ -33,13 +33,13 @@ def common(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def uncommon() -> list[torch.Tensor]:
     """Slices that the list kernels must leave to others, and some at the edge."""
-    spoilt = [common(seed) for seed in range(5)]
-    for x, value in zip(spoilt, (torch.nan, torch.inf, -torch.inf, 1e30, -3e38), strict=True):
+    uncommon = [common(seed) for seed in range(5)]
+    for x, value in zip(uncommon, (torch.nan, torch.inf, -torch.inf, 1e30, -3e38), strict=True):
         x[7, 3] = value
     signed_zeros = torch.zeros(9, 8)
     signed_zeros[::2] = -0.0
     return [
-        *spoilt,
+        *uncommon,
         torch.full((30, 8), torch.nan),
         torch.full((30, 8), -2.5),
         signed_zeros,

@@ -47,7 +47,7 @@ STREAMS = (
 
 
 def _lists(dtype: torch.dtype) -> Iterator[tuple[str, list[Tensor], list[Bound]]]:
-    """All inputs as one list, so that common tensors stand beside all others; and each few alone."""
+    """All inputs as one list, so that common tensors share a list with all others; and each few alone."""
     xs = [x.contiguous() for x in float_inputs(dtype).values()]
     bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5))
     yield "short", _short(dtype), [bounds[0], bounds[1], bounds[0], bounds[2]]

@@ -270,11 +270,11 @@ def _unmap_symbols(dtype, encoders):
 
 def _few_blocks(name: str, mapped: Symbols) -> Symbols:
     """Cut all but one of the long inputs: Triton's interpreter takes 10 ms for 32 symbols."""
-    kept = 1 << 30 if name == "several_chunks relative 1e-2" else 9000
-    inside = mapped.escape_positions < kept
+    num_values = 1 << 30 if name == "several_chunks relative 1e-2" else 9000
+    inside = mapped.escape_positions < num_values
     return replace(
         mapped,
-        symbols=mapped.symbols[:kept],
+        symbols=mapped.symbols[:num_values],
         escape_positions=mapped.escape_positions[inside],
         escape_codes=mapped.escape_codes[inside],
     )

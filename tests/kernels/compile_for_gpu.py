@@ -116,7 +116,7 @@ def dtypes_of(name: str) -> Sequence[torch.dtype]:
 
 
 def compile_codec(codec: Codec, dtypes: Sequence[torch.dtype]) -> None:
-    """Encode and decode a short list, one that is not, and a large tensor, alone and beside a small one."""
+    """Encode and decode a short list, one that is not, and a large tensor, alone and with a small one."""
     for dtype in dtypes:
         for shapes in (((64, 64),) * 2, ((3, 64, 128),) * 2, (LARGE,), (LARGE, (64, 64))):
             xs = [torch.zeros(shape, dtype=dtype) for shape in shapes]

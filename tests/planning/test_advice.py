@@ -27,7 +27,7 @@ from tests.bench.embeddings.planning.made import FAST, GBIT, SMALL, model, profi
 MODEL = model(FAST, SMALL, compute=Line(1e-3))
 
 
-def test_the_best_changes_from_1_to_400_gbit_and_the_reason_is_told():
+def test_the_best_changes_from_1_to_400_gbit_and_the_reason_is_reported():
     slow = advise(MODEL.at_bandwidth(1 * GBIT, 8), 8)
     fast = advise(MODEL.at_bandwidth(400 * GBIT, 8), 8)
     assert (slow.best.name, fast.best.name) == ("small", "fast")
@@ -62,7 +62,7 @@ def test_where_nothing_pays_it_is_said_until_where_it_would():
     assert "nothing else" in advise(model(), 8).reason
 
 
-def test_the_best_of_those_that_keep_a_bound_is_named_beside_one_that_does_not():
+def test_the_best_of_those_that_keep_a_bound_is_named_next_to_one_that_does_not():
     crude = profile("crude", 30.0, Line(), Line(), keeps_bound=None)
     made = model(FAST, SMALL, crude)
     advice = advise(made, 8)
@@ -89,7 +89,7 @@ def test_what_broke_its_bound_is_shown_but_never_advised():
     assert "nothing else" in advise(model(wrong), 8).reason
 
 
-def test_a_gain_below_what_the_model_can_tell_is_told_as_such():
+def test_a_gain_below_what_the_model_can_tell_is_reported_as_such():
     advice = advise(model(FAST, compute=Line(1.0)), 8)
     assert advice.best.name == "fast"
     assert "too small for this model" in advice.reason
@@ -122,7 +122,7 @@ class Summed(StepModel):
     computes_s: float = 1e-3
 
     @property
-    def ways(self) -> Mapping[str, bool | None]:
+    def methods(self) -> Mapping[str, bool | None]:
         return {"float32": True, "small": True}
 
     def step(self, name: str, num_ranks: int) -> Step:
@@ -133,7 +133,7 @@ class Summed(StepModel):
         ), compute_s=1e-3 if name == "float32" else self.computes_s)  # fmt: skip
 
 
-def test_computing_that_a_way_saves_is_told_apart_from_sending():
+def test_computing_that_a_method_saves_is_told_apart_from_sending():
     cluster = Cluster(ranks_per_node=1, inter_bits_per_s=GBIT, intra_bits_per_s=GBIT)
     made = Summed(cluster=cluster, coding_s=0.4e-3)
     assert "computing" not in advise(made, 16).reason
@@ -141,7 +141,7 @@ def test_computing_that_a_way_saves_is_told_apart_from_sending():
     assert "of sending and 0.75 ms of computing per step and costs" in advise(faster, 16).reason
 
 
-def test_a_codec_that_pays_on_slow_and_on_fast_links_alone_is_told_so():
+def test_a_codec_that_pays_on_slow_and_on_fast_links_alone_is_reported_so():
     # ring: 60 MB on either link; pairwise, encoded: 3.5 MB within nodes and 32 MB between them
     cluster = Cluster(ranks_per_node=8, inter_bits_per_s=800 * GBIT, intra_bits_per_s=800 * GBIT)
     made = Summed(cluster=cluster, coding_s=0.4e-3)

@@ -71,7 +71,7 @@ def test_ratios_are_interpolated_by_logarithms():
     assert curve.at(1000) == pytest.approx(20.0)
 
 
-def test_beyond_the_slices_measured_ratios_fall_but_do_not_grow_and_it_is_told():
+def test_beyond_the_slices_measured_ratios_fall_but_do_not_grow_and_it_is_reported():
     curve = RatioCurve.of({10.0: 5.0, 1000.0: 20.0})
     assert curve.at(1) == pytest.approx(2.5)
     assert curve.at(1e6) == 20.0

@@ -36,7 +36,7 @@ class Sharded(StepModel):
     overlap: float = 0.0
 
     @property
-    def ways(self) -> Mapping[str, bool | None]:
+    def methods(self) -> Mapping[str, bool | None]:
         return {"4-bit": None, "bf16": True}
 
     def step(self, name: str, num_ranks: int) -> Step:
@@ -76,7 +76,7 @@ def test_a_step_is_computing_and_all_its_transfers():
     assert found.coding_s == 0
 
 
-def test_the_best_way_is_advised_beside_any_baseline():
+def test_the_best_method_is_advised_with_any_baseline():
     coded = MODEL.predict("4-bit", 16)
     assert coded.payload_s == pytest.approx(MODEL.predict("bf16", 16).payload_s / 4)
     advice = advise(MODEL, 16)

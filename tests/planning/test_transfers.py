@@ -165,9 +165,9 @@ def test_the_costs_of_a_machine_are_counted_per_pass():
         sizes_s=1e-3, payload_s=2e-3, unready_s=4e-3, host_s_per_byte=1e-9, efficiency=0.5,
         rest={"it": Line(8e-3)},
     )  # fmt: skip
-    told = replace(EIGHT_BIT, has_sizes=True)
+    with_sizes = replace(EIGHT_BIT, has_sizes=True)
     for collective, passes in ((SCATTER, 1), (REDUCE, 2)):
-        one = transfer(collective, 4 * MB, costs=told, transport=transport)
+        one = transfer(collective, 4 * MB, costs=with_sizes, transport=transport)
         found = one.phases(ONE_EACH, 4)
         sent = one.sent(ONE_EACH, 4)
         assert sent == Traffic(0.75 * MB, 0.0, 0.75 * MB)

@@ -29,7 +29,7 @@ def crowded(num_rows: int = 64, width: int = 4) -> torch.Tensor:
     return rows
 
 
-def naive_kept(rows: torch.Tensor, bound: float) -> float:
+def naive_distinct_share(rows: torch.Tensor, bound: float) -> float:
     error_bound = bound * float(rows.max() - rows.min())
     codes = torch.round(rows.double() / (2 * error_bound))
     return len(torch.unique(codes, dim=0)) / len(torch.unique(rows, dim=0))
@@ -53,7 +53,7 @@ def test_the_size_of_a_table_decides_where_rows_stay_apart(num_rows, expected):
 
 def test_a_table_whose_rows_would_become_equal_is_tighter():
     [found] = classify([crowded()], [1000])
-    assert found.stats.kept["base"] < MIN_DISTINCT_SHARE
+    assert found.stats.distinct_shares["base"] < MIN_DISTINCT_SHARE
     assert found.table_class == "tight"
     assert "distinct" in found.reason
 
@@ -63,7 +63,9 @@ def test_the_statistic_is_the_share_of_rows_that_stay_distinct():
     stats = table_stats(0, rows, ClassBounds())
     assert stats.num_distinct == stats.num_rows == len(torch.unique(rows, dim=0))
     for name, bound in (("tight", 0.01), ("base", 0.03), ("loose", 0.05)):
-        assert stats.kept[name] == pytest.approx(naive_kept(rows, bound), abs=0.03)
+        assert stats.distinct_shares[name] == pytest.approx(
+            naive_distinct_share(rows, bound), abs=0.03
+        )
 
 
 def test_constant_and_not_finite_rows_have_a_class():

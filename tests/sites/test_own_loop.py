@@ -217,9 +217,9 @@ def test_the_first_line_of_a_failed_job_says_which_rank_failed_and_why(tmp_path)
     lines = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
     assert lines[0].startswith("rank 1 failed: SpecError: rows of table 1 must be")
     # a rank that hears of it names it too
-    told = [line for line in lines if "ExchangeError: " in line]
-    assert told
-    assert all("rank 1 failed: SpecError" in line for line in told)
+    errors = [line for line in lines if "ExchangeError: " in line]
+    assert errors
+    assert all("rank 1 failed: SpecError" in line for line in errors)
 
 
 def evaluated(rank: int) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def boasts(rank: int) -> list[tuple[str, str, float]]:
     """Send gradients with a codec whose fixed size is another; return what this rank raised."""
     exchange = Exchange([0, 1], 8, codec="raw", backward=Boasting())
     out = exchange([torch.zeros(4, 8, requires_grad=True)])
-    found = told(exchange, lambda _: sum(y.sum() for y in out).backward())
+    found = error_of(exchange, lambda _: sum(y.sum() for y in out).backward())
     wait_for_all(rank)
     return [found]
 
@@ -116,7 +116,7 @@ def test_no_rank_can_leave_while_another_still_connects_to_it():
 
 
 def cannot_connect(rank: int) -> tuple[str, str, float]:
-    """Rank 1 finds its peer gone while it connects; return what this rank was told."""
+    """Rank 1 finds its peer gone while it connects; return the error on this rank."""
     join = dist.new_group
 
     def broken(*args: Any, **kwargs: Any) -> None:
@@ -125,7 +125,7 @@ def cannot_connect(rank: int) -> tuple[str, str, float]:
 
     if rank == 1:
         dist.new_group = broken
-    return told(None, lambda _: Exchange([0, 1], 8, bounds=0.03))
+    return error_of(None, lambda _: Exchange([0, 1], 8, bounds=0.03))
 
 
 def test_a_rank_that_cannot_connect_says_so_and_keeps_nobody_waiting():
@@ -150,7 +150,7 @@ MISTAKES: dict[str, Callable[[Exchange], Any]] = {
 NAMES = {"no kernel": "KeyError", "Ctrl-C": "KeyboardInterrupt"}
 
 
-def told(exchange: Any, use: Callable[[Any], Any]) -> tuple[str, str, float]:
+def error_of(exchange: Any, use: Callable[[Any], Any]) -> tuple[str, str, float]:
     """Return the name, the message and the seconds of the error of a use."""
     begin = time.monotonic()
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - the test looks at what it is
@@ -159,12 +159,12 @@ def told(exchange: Any, use: Callable[[Any], Any]) -> tuple[str, str, float]:
 
 
 def one_rank_errs(rank: int) -> list[tuple[str, str, float]]:
-    """Rank 0 makes every mistake, each with a new exchange; return what this rank was told."""
+    """Rank 0 makes every mistake, each with a new exchange; return the error on this rank."""
     found = []
     for words, mistake in MISTAKES.items():
         exchange = made()
         use = mistake if rank == 0 else (lambda exchange: exchange(zeros(4)))
-        found.append(told(exchange, use))
+        found.append(error_of(exchange, use))
         wait_for_all(rank, words)
     return found
 
@@ -179,7 +179,7 @@ def test_a_mistake_of_one_rank_is_its_own_error_and_ends_the_others_at_once():
 
 
 def codes_without_memory(rank: int, function: str) -> tuple[str, str, float]:
-    """Rank 0 has no memory to encode or decode with; return what this rank was told."""
+    """Rank 0 has no memory to encode or decode with; return the error on this rank."""
     exchange = made()
 
     def refuse(*_: Any) -> None:
@@ -187,7 +187,7 @@ def codes_without_memory(rank: int, function: str) -> tuple[str, str, float]:
 
     if rank == 0:
         setattr(all_to_all, function, refuse)
-    found = told(exchange, lambda exchange: [exchange(zeros(4)) for _ in range(2)])
+    found = error_of(exchange, lambda exchange: [exchange(zeros(4)) for _ in range(2)])
     wait_for_all(rank)
     return found
 
@@ -205,7 +205,7 @@ def all_err(rank: int) -> list[torch.Tensor]:
     """All ranks make one mistake alike, and go on with a new exchange on the same group."""
     group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
     exchange = Exchange([0, 1], 8, bounds=0.03, group=group)
-    name, _, waited = told(exchange, lambda exchange: exchange(zeros(5)))
+    name, _, waited = error_of(exchange, lambda exchange: exchange(zeros(5)))
     assert (name, waited < AT_ONCE_S) == ("SpecError", True)
     with pytest.raises(ExchangeError, match="make a new one"):
         exchange(zeros(4))
@@ -222,7 +222,7 @@ def errs_with_rows_on_their_way(rank: int) -> tuple[str, str, float]:
     """Rank 0 makes a mistake while an earlier exchange is not waited for yet."""
     exchange = made()
     pending = exchange.start(zeros(4))
-    found = told(exchange, lambda exchange: exchange(zeros(4, 7 if rank == 0 else 8)))
+    found = error_of(exchange, lambda exchange: exchange(zeros(4, 7 if rank == 0 else 8)))
     wait_for_all(rank)
     with pytest.raises(ExchangeError):
         pending.wait()
@@ -243,7 +243,7 @@ UNMAKEABLE: dict[str, dict[str, Any]] = {
 
 
 def cannot_be_made(rank: int, num_wrong: int) -> list[tuple[str, float]]:
-    """The first ranks make exchanges that cannot be; return what this rank was told of each."""
+    """The first ranks make exchanges that cannot be; return what the error of each on this rank."""
     group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
     found = []
     for wrong in UNMAKEABLE.values():

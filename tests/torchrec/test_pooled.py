@@ -186,4 +186,6 @@ def test_statistics_count_what_each_rank_sends():
         assert stats["forward"]["encoded_nbytes"] == sum(volume[1] for volume in volumes.values())
         assert stats["backward"]["original_nbytes"] == 2 * 4 * BATCHES[rank] * 40
         assert stats["backward"]["ratio"] == 2.0
-        assert all(stats[way]["seconds"]["encode"] > 0 for way in ("forward", "backward"))
+        assert all(
+            stats[direction]["seconds"]["encode"] > 0 for direction in ("forward", "backward")
+        )

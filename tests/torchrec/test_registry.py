@@ -153,11 +153,11 @@ def test_codecs_go_on_from_their_saved_state():
 
 def given_in_gigabytes(rank: int) -> tuple[float, list[str]]:
     """Return the bandwidth in gigabits, and what this line was warned of."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         codecs = torchrec_codecs(["a"], codec="auto", bandwidth_gbps=2.5)
     return codecs._plan.bandwidth_gbit_s, [
-        str(one.message) for one in told if one.filename == __file__
+        str(one.message) for one in warned if one.filename == __file__
     ]
 
 

@@ -69,8 +69,8 @@ def test_another_min_count_does_not_read_the_text_again(tmp_path):
     path = make_log(100).write(tmp_path / "train.txt")
     open_clicks(path, progress=quiet)
 
-    def never(*told):
-        pytest.fail(f"told {told}")
+    def never(*report):
+        pytest.fail(f"reported {report}")
 
     assert open_clicks(path, min_count=5, progress=never).num_rows != open_clicks(path).num_rows
 

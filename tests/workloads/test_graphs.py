@@ -152,7 +152,7 @@ def test_another_npz_file_is_refused(tmp_path, changes, words) -> None:
         open_graph(tmp_path / "g.npz")
 
 
-def test_what_is_not_there_is_told_with_the_way_out(tmp_path) -> None:
+def test_what_is_not_there_is_reported_with_the_way_out(tmp_path) -> None:
     (tmp_path / "g.npz").write_bytes(b"PK")
     with pytest.raises(CorruptDataError, match=r"is damaged, or no \.npz file"):
         open_graph(tmp_path / "g.npz")

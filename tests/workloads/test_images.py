@@ -103,7 +103,7 @@ def test_damaged_files_are_refused(tmp_path) -> None:
         open_images(tmp_path)
 
 
-def test_what_is_not_there_is_told_with_the_way_out(tmp_path, monkeypatch) -> None:
+def test_what_is_not_there_is_reported_with_the_way_out(tmp_path, monkeypatch) -> None:
     with pytest.raises(SpecError, match=r"has no data_batch_1\.bin, .* and test_batch\.bin"):
         open_images(tmp_path)
     monkeypatch.delenv("TERSOR_DATA", raising=False)
@@ -143,11 +143,11 @@ def test_a_resnet34_has_the_published_number_of_weights() -> None:
     model = ResNet(1000, "imagenet").eval()
     with torch.no_grad():
         features = model.stages(model.stem(torch.zeros(1, 3, 224, 224)))
-        kept = ResNet(10, "cifar", (1,)).stem(torch.zeros(1, 3, 32, 32))
+        output = ResNet(10, "cifar", (1,)).stem(torch.zeros(1, 3, 32, 32))
     # as torchvision's resnet34
     assert sum(p.numel() for p in model.parameters()) == 21_797_672
     assert features.shape == (1, 512, 7, 7)
-    assert kept.shape == (1, 64, 32, 32)
+    assert output.shape == (1, 64, 32, 32)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ class ImpatienceError(Exception):
     """What stands for a user who had enough."""
 
 
-def prepared(log: Log, path, *, part_samples: int = 40, told=quiet):
+def prepared(log: Log, path, *, part_samples: int = 40, progress=quiet):
     """Prepare with many parts, then open."""
     cache = ClickCache(path.parent / f"{path.name}.clicks")
-    prepare([log.write(path)] if not path.exists() else [path], cache, told, None, part_samples)
+    prepare([log.write(path)] if not path.exists() else [path], cache, progress, None, part_samples)
     return open_clicks(path, progress=quiet)
 
 
@@ -54,10 +54,10 @@ def test_samples_that_do_not_exist_are_refused(tmp_path, start, count):
 
 def test_an_interruption_anywhere_changes_nothing(tmp_path, small_blocks):
     log = make_log(250)
-    told = []
-    expected = prepared(log, tmp_path / "train.txt", told=lambda *step: told.append(step))
-    assert {what for what, _, _ in told} == {"reading train.txt", "numbering values"}
-    for num_steps in range(len(told)):
+    reports = []
+    expected = prepared(log, tmp_path / "train.txt", progress=lambda *step: reports.append(step))
+    assert {what for what, _, _ in reports} == {"reading train.txt", "numbering values"}
+    for num_steps in range(len(reports)):
         again = tmp_path / f"again-{num_steps}"
         again.mkdir()
         left = iter(range(num_steps))
@@ -67,7 +67,7 @@ def test_an_interruption_anywhere_changes_nothing(tmp_path, small_blocks):
                 raise ImpatienceError
 
         with pytest.raises(ImpatienceError):
-            prepared(log, again / "train.txt", told=impatient)
+            prepared(log, again / "train.txt", progress=impatient)
         manifest = ClickCache(again / "train.txt.clicks").manifest()
         assert manifest.stage != "ready"
         found = prepared(log, again / "train.txt")
@@ -89,7 +89,7 @@ def test_one_interrupted_again_and_again_comes_to_an_end(tmp_path, small_blocks)
                 raise ImpatienceError
 
         try:
-            found = prepared(log, tmp_path / "train.txt", told=impatient)
+            found = prepared(log, tmp_path / "train.txt", progress=impatient)
         except ImpatienceError:
             continue
         assert patience > 3
@@ -106,11 +106,11 @@ from tersor.workloads.data.click_cache import ClickCache
 from tersor.workloads.data.preparation import prepare
 
 source_files._BLOCK_NBYTES = 4096
-path, told = Path(sys.argv[1]), []
+path, reports = Path(sys.argv[1]), []
 
 def die_late(*step):
-    told.append(step)
-    if len(told) == 6:
+    reports.append(step)
+    if len(reports) == 6:
         os.kill(os.getpid(), signal.SIGKILL)
 
 prepare([path], ClickCache(path.parent / f"{path.name}.clicks"), die_late, None, 40)
@@ -129,12 +129,12 @@ def test_a_killed_preparation_goes_on_with_the_part_it_was_at(tmp_path, small_bl
     parts = sorted(folder.glob("*.values"))
     assert parts
     before = [part.read_bytes() for part in parts]
-    told = []
-    source = prepared(log, path, told=lambda *step: told.append(step))
-    reading = [done for what, done, _ in told if what.startswith("reading")]
+    reports = []
+    source = prepared(log, path, progress=lambda *step: reports.append(step))
+    reading = [done for what, done, _ in reports if what.startswith("reading")]
     text_nbytes = sum(len(text) + 1 for text in log.lines())
     assert len(reading) < text_nbytes // 4096
-    assert "taking up what was read before" in {what for what, _, _ in told}
+    assert "taking up what was read before" in {what for what, _, _ in reports}
     assert source.manifest.part_samples[: len(before)] == tuple(
         int.from_bytes(part[16:24], "little") for part in before
     )
@@ -144,15 +144,15 @@ def test_a_killed_preparation_goes_on_with_the_part_it_was_at(tmp_path, small_bl
 
 
 def test_a_part_that_changed_on_disk_is_not_taken_up(tmp_path, small_blocks):
-    log, told = make_log(250), []
+    log, reports = make_log(250), []
 
     def impatient(*step):
-        told.append(step)
-        if len(told) == 6:
+        reports.append(step)
+        if len(reports) == 6:
             raise ImpatienceError
 
     with pytest.raises(ImpatienceError):
-        prepared(log, tmp_path / "train.txt", told=impatient)
+        prepared(log, tmp_path / "train.txt", progress=impatient)
     part = tmp_path / "train.txt.clicks" / "00000.values"
     part.write_bytes(part.read_bytes()[:-1] + b"\xee")
     error = assert_rejects(lambda: prepared(log, tmp_path / "train.txt"), CorruptDataError)
@@ -162,17 +162,17 @@ def test_a_part_that_changed_on_disk_is_not_taken_up(tmp_path, small_blocks):
 def test_two_processes_do_not_prepare_at_once(tmp_path):
     path = make_log(100).write(tmp_path / "train.txt")
     cache = ClickCache(tmp_path / "train.txt.clicks")
-    told, waits = [], threading.Event()
+    reports, waits = [], threading.Event()
 
     def hear(what, *_):
-        told.append(what)
+        reports.append(what)
         waits.set()
 
     with cache.locked(quiet):
         other = threading.Thread(target=lambda: open_clicks(path, progress=hear))
         other.start()
         assert waits.wait(30)
-        assert told == ["waiting for another process that prepares the samples"]
+        assert reports == ["waiting for another process that prepares the samples"]
     other.join()
     assert cache.manifest().stage == "ready"
 
@@ -207,9 +207,9 @@ def test_a_source_of_equal_length_and_time_is_noticed_by_its_edges(tmp_path, mon
         log.values[-1, -1] = 0x12345679
     log.write(path)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    told = []
-    source = open_clicks(path, progress=lambda *step: told.append(step))
-    assert told
+    reports = []
+    source = open_clicks(path, progress=lambda *step: reports.append(step))
+    assert reports
     assert_batch_is(whole(source, "train"), log, all_ids(log.values), slice(0, 60))
 
 
@@ -233,8 +233,8 @@ def test_a_moved_folder_is_not_prepared_again(tmp_path):
     open_clicks(path, progress=quiet)
     (tmp_path / "old").rename(tmp_path / "new")
 
-    def never(*told):
-        pytest.fail(f"told {told}")
+    def never(*report):
+        pytest.fail(f"reported {report}")
 
     open_clicks(tmp_path / "new", progress=never)
 

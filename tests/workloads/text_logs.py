@@ -62,8 +62,8 @@ def ids_by_frequency(values: np.ndarray, min_count: int = 1) -> np.ndarray:
     for value in values.tolist():
         counts[value] = counts.get(value, 0) + 1
     order = sorted(counts, key=lambda value: (-counts[value], value))
-    kept = [value for value in order if counts[value] >= min_count]
-    ids = {value: number + (min_count > 1) for number, value in enumerate(kept)}
+    frequent = [value for value in order if counts[value] >= min_count]
+    ids = {value: number + (min_count > 1) for number, value in enumerate(frequent)}
     return np.array([ids.get(value, 0) for value in values.tolist()])
 
 

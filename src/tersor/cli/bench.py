@@ -168,8 +168,8 @@ class Rows:
         if self._file is not None:
             self._file.close()
             if isinstance(error, KeyboardInterrupt):
-                kept = f"rows kept in {self._file.path}: {len(self.all)}"
-                error.args = (f"{kept}; go on with --resume",)
+                saved = f"rows kept in {self._file.path}: {len(self.all)}"
+                error.args = (f"{saved}; go on with --resume",)
 
 
 def _kernels_config(

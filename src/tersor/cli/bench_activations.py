@@ -26,7 +26,7 @@ _Models = Annotated[
         "NAME,...",
     ),
 ]
-_Ways = Annotated[
+_Contenders = Annotated[
     str | None,
     option("--contenders", "What to compare, such as rms-0.5,group4; default: all.", "NAME,..."),
 ]
@@ -45,7 +45,7 @@ _Rounds = Annotated[int, option("--rounds", "Timed rounds.", "N")]
 def activations(
     context: typer.Context,
     models: _Models = None,
-    contenders: _Ways = None,
+    contenders: _Contenders = None,
     batch: _Batch = None,
     dtype: _Dtype = "fp32",
     warm_steps: _Warm = 20,
@@ -59,8 +59,8 @@ def activations(
 ) -> int:
     """Bytes held for backward, peak memory, time and gradients of training steps.
 
-    Ours beside exact steps, checkpointing, offloading, torch.compile with a memory budget, and inductor's
-    8-bit floats. On cuda the allocator counts memory; on cpu every way has a process of its own.
+    Ours compared with exact steps, checkpointing, offloading, torch.compile with a memory budget, and inductor's
+    8-bit floats. On cuda the allocator counts memory; on cpu each contender runs in its own process.
 
     Exits with 1 when a lossless codec changes a gradient: nothing of that model is then reported.
     """

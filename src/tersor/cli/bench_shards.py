@@ -25,7 +25,9 @@ _Batch = Annotated[
     option("--batch", "Sequences of all ranks per step; default: one of each rank.", "N"),
 ]
 _Preset = Annotated[str, option("--preset", "Sizes of the GPT: 2M, 10M, 30M, 125M ...")]
-_Ways = Annotated[str | None, option("--exchanges", "What to compare; default: all.", "NAME,...")]
+_Exchanges = Annotated[
+    str | None, option("--exchanges", "What to compare; default: all.", "NAME,...")
+]
 _Rounds = Annotated[int, option("--rounds", "Timed rounds.", "N")]
 
 
@@ -36,14 +38,14 @@ def shards(
     bandwidth: _Bandwidth = "1gbit",
     batch: _Batch = None,
     preset: _Preset = "10M",
-    exchanges: _Ways = None,
+    exchanges: _Exchanges = None,
     rounds: _Rounds = 5,
     smoke: SmokeOption = False,
     output: OutputOption = None,
     resume: ResumeOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Steps of a GPT under FSDP2 and DDP whose ranks exchange in several ways.
+    """Steps of a GPT under FSDP2 and DDP with several methods of exchange.
 
     Nodes are network namespaces of several ranks whose links the kernel throttles, which takes Linux,
     root, and the commands ip and tc; elsewhere ranks use loopback, and every row says so. Bits per weight

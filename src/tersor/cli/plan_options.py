@@ -87,7 +87,7 @@ Codecs = Annotated[
 ]
 Model = Annotated[str | None, option("--input", "The model or dump, of rows with several.", "NAME")]
 Setting = Annotated[
-    str, option("--setting", "A part of the words of look-ups measured in several ways.", "TEXT")
+    str, option("--setting", "Part of the title of look-ups measured in several settings.", "TEXT")
 ]
 Bound = Annotated[
     float | None, option("--bound", "Relative bound, of rows of the kernels suite.", "R")

@@ -128,7 +128,7 @@ def _summary_table(outcomes: dict[str, Any]) -> Table:
             binary_size(forward.encoded_nbytes), binary_size(backward.encoded_nbytes),
             f"{forward.ratio:.2f}", f"{backward.ratio:.2f}", f"{1e3 * one.exchange_s():.2f}",
         ])  # fmt: skip
-    title = "DLRM on two ways through the same exchange"
+    title = "DLRM without and with compression of its exchange"
     return terminal_table(title, columns, lines, words=("run",))
 
 

@@ -51,7 +51,7 @@ class Screen:
         self._lock = Lock()
         self._has_bar = False
         self._status: Status | None = None
-        self._told_compiling = False
+        self._has_announced_compiling = False
 
     def say(self, sentence: str) -> None:
         """Write one line to stderr; markup in it is not interpreted."""
@@ -116,8 +116,8 @@ class Screen:
         with self._lock:
             # a terminal has one live display, so above a bar, and in a log, a line is written once
             if self._has_bar or not self._err.is_terminal:
-                if active and not self._told_compiling:
-                    self._told_compiling = True
+                if active and not self._has_announced_compiling:
+                    self._has_announced_compiling = True
                     self.say(COMPILING)
             elif active and self._status is None:
                 self._status = self._err.status(COMPILING)

@@ -1,4 +1,4 @@
-"""Advise on the best way to take a step, at which bandwidths that changes, and why."""
+"""Advise on the best method of taking a step, at which bandwidths that changes, and why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LEAST_GAIN: Final = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best way at one number of ranks and one bandwidth.
+    """The best method at one number of ranks and one bandwidth.
 
     Attributes:
-        best: the way with the shortest step, among those that broke no bound.
-        baseline: the way without compression.
+        best: the method with the shortest step, among those that broke no bound.
+        baseline: the method without compression.
         next_best: the second best; None if there is only one.
-        best_bounded: the best way that keeps a bound, if ``best`` promises none; else None.
+        best_bounded: the best method that keeps a bound, if ``best`` promises none; else None.
         bits_per_s: the bandwidth in bits per second; see ``Cluster.bandwidth``.
         reason: one sentence that explains the choice.
     """
@@ -34,13 +34,13 @@ class Advice:
 
     @property
     def step_speedup(self) -> float:
-        """The baseline's step time divided by the best way's."""
+        """The baseline's step time divided by the best method's."""
         return self.baseline.step_s / self.best.step_s
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A bandwidth above which another way is best, and the reason."""
+    """A bandwidth above which another method is best, and the reason."""
 
     bits_per_s: float
     before: str
@@ -53,14 +53,14 @@ def _ms(seconds: float) -> str:
 
 
 def advise(model: StepModel, num_ranks: int) -> Advice:
-    """Return the best way and the reason."""
+    """Return the best method and the reason."""
     found = sorted(model.eligible(num_ranks), key=lambda one: one.step_s)
     baseline = next(one for one in found if one.name == model.baseline)
     best, next_best = found[0], found[1] if len(found) > 1 else None
     bits = model.cluster.bandwidth(num_ranks)
     inside = " within a node" if 1 < num_ranks <= model.cluster.ranks_per_node else ""
     place = f"{num_ranks:,} ranks at {bandwidth_words(bits)}{inside}"
-    bounded = next(one for one in found if model.ways[one.name])
+    bounded = next(one for one in found if model.methods[one.name])
     if best is baseline:
         words = f"{place}: use {model.baseline}; {_against(model, baseline, next_best)}"
     else:
@@ -115,7 +115,7 @@ def agreement_words(found: Prediction, baseline: Prediction) -> str:
 
 
 def turns(model: StepModel, num_ranks: int, low: float, high: float) -> list[Turn]:
-    """Return where the best way changes between two bandwidths, in ascending order."""
+    """Return where the best method changes between two bandwidths, in ascending order."""
     names = [one.name for one in model.eligible(num_ranks)]
     found = model.changes(names, num_ranks, low, high)
     return [_turn(model.at_bandwidth(bits, num_ranks), num_ranks, *pair) for bits, *pair in found]

@@ -58,7 +58,7 @@ def link_fit(
     columns: with a single link, a cost per byte is indistinguishable from a slower link.
 
     Args:
-        links_s: seconds at full speed, one column for each way of using a link.
+        links_s: seconds at full speed, one column for each use of a link.
         columns: amounts of the other costs.
         values: measured seconds.
 

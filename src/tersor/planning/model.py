@@ -1,9 +1,9 @@
 """Predict how long a training step takes on a cluster from its compute time and its transfers.
 
-A step can be taken in several ways, which differ in how they encode. With the phases that
+Several methods of taking a step are compared; they differ in how they encode. With the phases that
 ``transfers`` predicts::
 
-    step   = compute + (the way's own transfers) - hidden + (transfers that all ways share)
+    step   = compute + (the method's own transfers) - hidden + (transfers that all methods share)
     hidden = min(sum of overlap * payload, compute)
 
 The model has no congestion beyond the links' efficiency and no stragglers. A site describes its steps
@@ -36,8 +36,8 @@ class Step:
     """The work of a rank in one step.
 
     Attributes:
-        transfers: transfers that differ between ways, at least in their codec.
-        shared: transfers that are the same in all ways.
+        transfers: transfers that differ between methods, at least in their codec.
+        shared: transfers that are the same in all methods.
         compute_s: seconds of computing.
     """
 
@@ -54,15 +54,15 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """The predicted times of one way to take a step at one number of ranks.
+    """The predicted times of one method of taking a step at one number of ranks.
 
     Attributes:
-        name: the way's name.
+        name: the method's name.
         num_ranks: ranks that take part.
-        phases: phases of the way's own transfers, by transfer name.
+        phases: phases of the method's own transfers, by transfer name.
         compute_s: seconds of computing.
         hidden_s: seconds of payloads that overlap with computing.
-        shared_s: seconds of transfers that are the same in all ways.
+        shared_s: seconds of transfers that are the same in all methods.
     """
 
     name: str
@@ -74,17 +74,17 @@ class Prediction:
 
     @property
     def transfers_s(self) -> float:
-        """Seconds of the way's own transfers."""
+        """Seconds of the method's own transfers."""
         return sum(one.total_s for one in self.phases.values())
 
     @property
     def payload_s(self) -> float:
-        """Seconds of the payloads of the way's own transfers."""
+        """Seconds of the payloads of the method's own transfers."""
         return sum(one.payload_s for one in self.phases.values())
 
     @property
     def coding_s(self) -> float:
-        """Seconds of the way's own transfers, except their payloads."""
+        """Seconds of the method's own transfers, except their payloads."""
         return sum(one.coding_s for one in self.phases.values())
 
     @property
@@ -105,11 +105,11 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepModel(ABC):
-    """Several ways to take the same step on a cluster, which differ in how they encode.
+    """Several methods of taking the same step on a cluster, which differ in how they encode.
 
     Attributes:
         cluster: the cluster to plan for.
-        baseline: name of the way with which all others are compared.
+        baseline: name of the method with which all others are compared.
     """
 
     cluster: Cluster
@@ -117,8 +117,8 @@ class StepModel(ABC):
 
     @property
     @abstractmethod
-    def ways(self) -> Mapping[str, bool | None]:
-        """Names of the ways, mapped to whether decoded values kept the promised error bound.
+    def methods(self) -> Mapping[str, bool | None]:
+        """Names of the methods, mapped to whether decoded values kept the promised error bound.
 
         True if they were exact or within the bound, False if they broke it, None if no bound is
         promised.
@@ -126,14 +126,14 @@ class StepModel(ABC):
 
     @abstractmethod
     def step(self, name: str, num_ranks: int) -> Step:
-        """Return the step that the way ``name`` takes."""
+        """Return the step that the method ``name`` takes."""
 
     def at_bandwidth(self, bits_per_s: float, num_ranks: int) -> Self:
         """Return a copy of the model with another bandwidth; see ``Cluster.with_bandwidth``."""
         return replace(self, cluster=self.cluster.with_bandwidth(bits_per_s, num_ranks))
 
     def predict(self, name: str, num_ranks: int) -> Prediction:
-        """Predict the times of one way; the module docstring has the formula.
+        """Predict the times of one method; the module docstring has the formula.
 
         Raises:
             SpecError: there are fewer than 2 ranks, or this number of ranks cannot take the step.
@@ -157,20 +157,20 @@ class StepModel(ABC):
         )
 
     def predictions(self, num_ranks: int) -> list[Prediction]:
-        """Predict all ways, the baseline first."""
-        names = sorted(self.ways, key=lambda name: name != self.baseline)
+        """Predict all methods, the baseline first."""
+        names = sorted(self.methods, key=lambda name: name != self.baseline)
         return [self.predict(name, num_ranks) for name in names]
 
     def eligible(self, num_ranks: int) -> list[Prediction]:
-        """Predict the ways that broke no bound, which are the ones to choose from."""
-        ways = self.ways
-        return [one for one in self.predictions(num_ranks) if ways[one.name] is not False]
+        """Predict the methods that broke no bound, which are the ones to choose from."""
+        methods = self.methods
+        return [one for one in self.predictions(num_ranks) if methods[one.name] is not False]
 
     def changes(self, names: Sequence[str], num_ranks: int, low: float, high: float) -> _Changes:
         """Return the bandwidths at which the fastest of ``names`` changes.
 
-        Each change is a bandwidth in bits per second and the fastest way below and above it; ties go
-        to the first name. A way can be the fastest on several stretches, because the link that limits
+        Each change is a bandwidth in bits per second and the fastest method below and above it; ties go
+        to the first name. A method can be the fastest on several stretches, because the link that limits
         it changes. Only stretches narrower than a factor of 1.5 can be missed.
         """
 

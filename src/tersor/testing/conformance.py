@@ -170,7 +170,7 @@ def _any_layout(codec: Codec, x: Tensor) -> None:
     room = torch.zeros((*x.shape, 2), dtype=x.dtype)
     codec.unpack(plain, room[..., 1])
     assert_bits_equal(codec.unpack(plain), room[..., 1])
-    require(not bool(as_bytes(room[..., 0]).any()), "decode wrote beside a strided out")
+    require(not bool(as_bytes(room[..., 0]).any()), "decode wrote outside a strided out")
 
 
 def _in_chunks(codec: Codec, x: Tensor) -> None:

@@ -44,7 +44,7 @@ def asked(monkeypatch):
     return found
 
 
-def test_every_setting_is_trained_with_every_seed_beside_exact(asked):
+def test_every_setting_is_trained_with_every_seed_in_addition_to_exact(asked):
     outcome = run_accuracy(planned())
     assert asked == [
         (seed, options) for seed in (0, 1) for options in (None, ActivationOptions(step=1.0))
@@ -74,9 +74,9 @@ def test_a_training_says_what_it_saved_and_how_good_its_gradients_were(model):
     options = {"steps": 2}
     recipe = recipe_of(model, "synthetic", options, is_smoke=True)
     make_run = AccuracyConfig(recipe=recipe).run_maker("group8", 0)
-    told: list[Any] = []
-    train_once(0, told.append, make_run=make_run, num_evals=1, eval_samples=4)
-    *steps, found = told
+    messages: list[Any] = []
+    train_once(0, messages.append, make_run=make_run, num_evals=1, eval_samples=4)
+    *steps, found = messages
     assert steps[-1][:2] == (2, 2)
     assert found.curve[-1] == (2, found.metrics["loss"])
     assert found.saved.ratio > 2
@@ -87,9 +87,9 @@ def test_a_training_says_what_it_saved_and_how_good_its_gradients_were(model):
 def test_an_exact_training_is_not_touched():
     recipe = recipe_of("gpt-2M", "synthetic", {}, is_smoke=True)
     make_run = AccuracyConfig(recipe=recipe).run_maker("exact", 3)
-    told: list[Any] = []
-    train_once(0, told.append, make_run=make_run, num_evals=1, eval_samples=4)
-    assert (told[-1].saved, told[-1].score) == (None, None)
+    messages: list[Any] = []
+    train_once(0, messages.append, make_run=make_run, num_evals=1, eval_samples=4)
+    assert (messages[-1].saved, messages[-1].score) == (None, None)
 
 
 def test_bytes_of_floats_are_all_but_those_of_integers():

@@ -1,4 +1,4 @@
-"""Steps that hold what backward needs in several ways: checked, counted, timed."""
+"""Steps with several methods of holding what backward needs: checked, counted, timed."""
 
 from __future__ import annotations
 

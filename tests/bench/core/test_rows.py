@@ -57,11 +57,11 @@ def test_every_committed_row_can_be_read_and_says_the_same_when_written_again(pa
     assert len(rows) == len(lines)
     for line, row in zip(lines, rows, strict=True):
         old, new = json.loads(line), json.loads(json.dumps(row.to_config()))
-        assert {name: new[name] for name in _told(old)} == _told(old)
+        assert {name: new[name] for name in _facts_of(old)} == _facts_of(old)
         assert ResultRow.from_config(new) == row
 
 
-def _told(old):
+def _facts_of(old):
     """Return what a committed row says; some have keys without a value that rows no longer have."""
     config = {name: value for name, value in old.items() if value is not None}
     if "exchange" in config:

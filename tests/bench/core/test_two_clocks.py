@@ -190,7 +190,7 @@ def test_copies_that_were_timed_in_two_ways_are_no_drift():
 
 
 @pytest.mark.parametrize("wrong", [{"clock": "lead"}, {"clock": None}, {"clock": "host"}])
-def test_a_row_with_a_lead_beside_anything_but_a_loop_is_refused(wrong):
+def test_a_row_with_a_lead_and_anything_but_a_loop_is_refused(wrong):
     with pytest.raises(SpecError, match="lead must be null"):
         ResultRow.from_config({**make_row(**NEW).to_config(), **wrong})
     with pytest.raises(SpecError, match=r"^clock must be one that is known.*sundial"):

@@ -16,9 +16,9 @@ def test_pairs_differ_in_compression_alone():
 
     shape = DlrmShape(source(0).num_rows, 4, (8,), (8,))
     config = DlrmConfig(shape=shape, batch=64, steps=8, backward="group8")
-    told = []
+    reports = []
     [pair] = run_accuracy(
-        config, source, [3], ranks=1, num_evals=2, progress=lambda *words: told.append(words)
+        config, source, [3], ranks=1, num_evals=2, progress=lambda *words: reports.append(words)
     )
     assert pair.first.volume("forward").ratio == pair.first.volume("backward").ratio == 1.0
     assert pair.second.volume("forward").ratio > 2
@@ -31,4 +31,4 @@ def test_pairs_differ_in_compression_alone():
     assert line["config"]["bounds"]["tight"] == list(range(26))
     assert [point[0] for point in line["compressed"]["curve"]] == [4, 8]
     assert len(line["compressed"]["tables"]) == 26
-    assert told[-1][:2] == (16, 16)
+    assert reports[-1][:2] == (16, 16)

@@ -153,7 +153,7 @@ def test_loopback_is_measured_once_and_every_row_says_so(monkeypatch):
     ]
     names = ("float32", "int8", "rows")
     found = [(row.codec, row.exchange.direction) for row in outcome.rows]
-    assert found == [(name, way) for name in names for way in ("forward", "backward")]
+    assert found == [(name, direction) for name in names for direction in ("forward", "backward")]
     for row in outcome.rows:
         assert (row.exchange.network, row.exchange.link) == ("loopback", None)
         assert "loopback" in row.note

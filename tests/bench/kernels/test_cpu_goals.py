@@ -94,7 +94,7 @@ def test_of_two_builds_the_later_one_is_judged_by_its_own_peer():
     found = goal([*old, *new], "flat encodes 20 x SZ3")
     assert found.measured == pytest.approx(30)
     assert found.detail.startswith("worst of 1")
-    # a peer of another build was not measured beside it
+    # a peer of another build was not measured together with it
     assert goal([old[1], new[0]], "flat encodes 20 x SZ3").measured is None
 
 

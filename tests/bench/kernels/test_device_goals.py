@@ -134,17 +134,17 @@ def chunks(codec, encode_us, decode_us, **changes):
     )
 
 
-@pytest.mark.parametrize("way", ["device", "graph"])
-def test_small_chunks_are_held_against_a_launch_and_a_copy_made_in_the_same_way(way):
+@pytest.mark.parametrize("mode", ["device", "graph"])
+def test_small_chunks_are_held_against_a_launch_and_a_copy_made_in_the_same_mode(mode):
     peers = {"device": "launch-copy", "graph": "launch-copy-graph"}
-    rows = [chunks(peers[way], 10, 8, peer=True), chunks(f"flat-{way}", 29, 25)]
-    assert goal(rows, f"chunks: flat-{way} encodes within 3 times").met is True
-    slow = goal(rows, f"chunks: flat-{way} decodes")
+    rows = [chunks(peers[mode], 10, 8, peer=True), chunks(f"flat-{mode}", 29, 25)]
+    assert goal(rows, f"chunks: flat-{mode} encodes within 3 times").met is True
+    slow = goal(rows, f"chunks: flat-{mode} decodes")
     assert slow.met is False
     assert slow.measured == pytest.approx(24 / 25)
-    (other,) = set(peers.values()) - {peers[way]}
-    rows = [chunks(other, 10, 8, peer=True), chunks(f"flat-{way}", 1, 1)]
-    assert goal(rows, f"chunks: flat-{way} encodes").met is None
+    (other,) = set(peers.values()) - {peers[mode]}
+    rows = [chunks(other, 10, 8, peer=True), chunks(f"flat-{mode}", 1, 1)]
+    assert goal(rows, f"chunks: flat-{mode} encodes").met is None
 
 
 def test_each_device_has_its_own_goals():

@@ -92,7 +92,7 @@ def test_an_unknown_codec_is_refused_before_a_file_is_written(tmp_path):
         run_memory(MemoryConfig(codec="no-such", directory=str(tmp_path)))
 
 
-def test_a_system_without_proc_is_told_so(monkeypatch):
+def test_a_system_without_proc_is_reported_so(monkeypatch):
     monkeypatch.setattr(memory.Path, "exists", lambda path: False)
     with pytest.raises(SpecError, match="Linux"):
         run_memory(MemoryConfig())

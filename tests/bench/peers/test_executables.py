@@ -224,7 +224,7 @@ def test_every_program_belongs_to_one_device():
     assert set(executables_of("cpu") + executables_of("cuda")) == set(EXECUTABLES)
 
 
-def test_rows_stand_beside_those_of_the_kernels_suite_and_are_not_measured_twice(on_path):
+def test_rows_are_added_to_those_of_the_kernels_suite_and_are_not_measured_twice(on_path):
     on_path("sz3", SCRIPTS["sz3"])
     config = ProgramsConfig(inputs=("gradients",), bounds=(0.01, 0.03)).smoke()
     outcome = run_programs(config)

@@ -52,7 +52,7 @@ def test_without_nvcomp_all_its_peers_are_one_note(monkeypatch):
     assert "\n" not in notes[0]
 
 
-def test_an_nvcomp_without_batches_is_told_to_be_too_old(monkeypatch):
+def test_an_nvcomp_without_batches_is_reported_to_be_too_old(monkeypatch):
     monkeypatch.delattr(fake_nvcomp, "BatchArray")
     monkeypatch.setitem(sys.modules, "nvidia.nvcomp", fake_nvcomp)
     with pytest.raises(BackendUnavailableError, match="older than 6"):

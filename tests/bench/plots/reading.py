@@ -18,7 +18,7 @@ def spots(root: ET.Element) -> dict[str | None, Place]:
     return {t.text: (float(t.get("x")), float(t.get("y"))) for t in root.iter(f"{SVG}text")}
 
 
-def told(root: ET.Element) -> dict[str, ET.Element]:
+def tooltips(root: ET.Element) -> dict[str, ET.Element]:
     """Return the groups that have a tooltip, by what it says."""
     found = ((group.find(f"{SVG}title"), group) for group in root.iter(f"{SVG}g"))
     return {title.text: group for title, group in found if title is not None}
@@ -32,7 +32,7 @@ def corners(path: ET.Element) -> list[Place]:
 
 def lines(root: ET.Element) -> dict[str, list[Place]]:
     """Return the places of each line, by its tooltip."""
-    paths = {name: group.find(f"{SVG}path") for name, group in told(root).items()}
+    paths = {name: group.find(f"{SVG}path") for name, group in tooltips(root).items()}
     return {name: corners(path) for name, path in paths.items() if path is not None}
 
 
@@ -40,5 +40,5 @@ def markers(root: ET.Element) -> dict[str, list[Place]]:
     """Return where the markers of each group stand, by its tooltip."""
     return {
         name: [(float(use.get("x")), float(use.get("y"))) for use in group.findall(f"{SVG}use")]
-        for name, group in told(root).items()
+        for name, group in tooltips(root).items()
     }

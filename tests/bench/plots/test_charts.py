@@ -14,7 +14,7 @@ import pytest
 from tersor.bench.plots import Bar, Point, bar_chart, line_chart, scatter_chart
 from tersor.bench.plots.style import SCREEN_COLOURS
 from tests.arch.source_files import REPOSITORY
-from tests.bench.plots.reading import SVG, texts, told
+from tests.bench.plots.reading import SVG, texts, tooltips
 
 HOSTILE = "<script>alert('&\"')</script>\x00\x1b[2J\ud800"
 
@@ -52,7 +52,7 @@ def test_names_are_shown_as_they_are(kind, name):
     root = ET.fromstring(charts(name)[kind])
     words = name.replace("\n", " ")
     assert words in texts(root)
-    assert any(one.startswith(words) for one in told(root))
+    assert any(one.startswith(words) for one in tooltips(root))
 
 
 @pytest.mark.parametrize("kind", KINDS)

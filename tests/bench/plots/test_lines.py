@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tersor.bench.plots import line_chart
-from tests.bench.plots.reading import SVG, corners, lines, markers, texts, told
+from tests.bench.plots.reading import SVG, corners, lines, markers, texts, tooltips
 
 
 def drawn(series, **options):
@@ -39,7 +39,7 @@ def test_a_logarithmic_axis_puts_equal_quotients_at_equal_distances():
 def test_series_differ_in_marker_and_not_in_colour_alone():
     root = drawn({name: [(0, k), (1, k)] for k, name in enumerate("abcdefgh")})
     shapes = {path.get("id"): path.get("d") for path in root.iter(f"{SVG}path") if path.get("id")}
-    uses = [group.find(f"{SVG}use") for group in told(root).values()]
+    uses = [group.find(f"{SVG}use") for group in tooltips(root).values()]
     looks = {(use.get("stroke"), shapes[use.get("href").removeprefix("#")]) for use in uses}
     assert len(looks) == 8
     assert len({shape for _, shape in looks}) == 7

@@ -140,7 +140,7 @@ def test_words_and_empty_cells_are_sorted_too(browser, tmp_path) -> None:
         assert browser.run(cells.format(column)) == wanted
 
 
-WAYS = [
+ENCODERS = [
     MeasuredEncoder("small", 20.0, 1.0, 2.0),
     MeasuredEncoder("fast", 4.0, 200.0, 400.0),
     MeasuredEncoder("poor", 1.5, 0.1, 0.1),
@@ -150,7 +150,7 @@ WAYS = [
 def lines_of(browser) -> list[list[str]]:
     return browser.run("""
     Array.from(document.querySelectorAll(".links li")).map((line) =>
-      [line.querySelector(".way").textContent, Number(line.querySelector(".gain").textContent)])
+      [line.querySelector(".name").textContent, Number(line.querySelector(".gain").textContent)])
     """)
 
 
@@ -168,7 +168,9 @@ def choose(browser, gbit: str, box: str = "number") -> str:
 @pytest.fixture
 def chooser(browser, tmp_path) -> Browser:
     target = tmp_path / "t.html"
-    target.write_text(page_of(Section().links("somewhere", WAYS, 1, "a note")), encoding="utf-8")
+    target.write_text(
+        page_of(Section().links("somewhere", ENCODERS, 1, "a note")), encoding="utf-8"
+    )
     browser.open(target)
     assert browser.problems == []
     return browser
@@ -178,13 +180,13 @@ def chooser(browser, tmp_path) -> Browser:
 def test_speedups_on_a_link_are_those_that_tables_show(chooser, gbit) -> None:
     choose(chooser, str(gbit))
     speedups = {
-        way.name: predicted_speedup(
-            ratio=way.ratio,
-            encode_gbps=way.encode_gbps,
-            decode_gbps=way.decode_gbps,
+        encoder.name: predicted_speedup(
+            ratio=encoder.ratio,
+            encode_gbps=encoder.encode_gbps,
+            decode_gbps=encoder.decode_gbps,
             bandwidth_gbit_s=gbit,
         )
-        for way in WAYS
+        for encoder in ENCODERS
     } | {"float32": 1}
     wanted = sorted(speedups, key=lambda name: -speedups[name])
     lines = lines_of(chooser)
@@ -214,7 +216,7 @@ def test_moving_the_bandwidth_changes_the_advice_and_says_why(chooser) -> None:
         assert lines_of(chooser) == []
 
 
-def test_where_another_becomes_faster_is_told(chooser) -> None:
+def test_where_another_becomes_faster_is_reported(chooser) -> None:
     words = choose(chooser, "1")
     # 1 / 20 + 1.5 b = 1 / 4 + 0.0075 b, where b is in GB/s
     until = 8 * (1 / 4 - 1 / 20) / (1.5 - 0.0075)

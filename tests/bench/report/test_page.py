@@ -12,7 +12,7 @@ from tersor.bench.report.section import MeasuredEncoder, Section
 HOSTILE = "<script>alert('&\"')</script>\x00\x1b[2J\ud800"
 
 
-def test_a_page_escapes_what_it_is_told():
+def test_a_page_escapes_what_it_is_reported():
     section = Section("<o>").heading("<h>").text("<p>").code("<c>").facts({"<d>": "<e>"})
     section.table("<i>", ["<a>"], [["<b>"]]).links(
         "<m>", [MeasuredEncoder("<q>", 1, 1, 1)], 1, "<s>"

@@ -145,8 +145,8 @@ def test_exchanges_on_one_link_are_bars_and_not_one_column_of_a_line(tmp_path) -
     svg = "{http://www.w3.org/2000/svg}"
     bars = figure.findall(f"{svg}g/{svg}path")
     assert [bar.get("d").endswith("z") for bar in bars] == [True] * 3
-    told = [title.text for title in figure.iter(f"{svg}title")]
-    assert told == ["float32: 1", "rows: 2", "half: 2"]
+    titles = [title.text for title in figure.iter(f"{svg}title")]
+    assert titles == ["float32: 1", "rows: 2", "half: 2"]
     words = {text.text for text in figure.iter(f"{svg}text")}
     assert "times faster than float32" in words
     assert "link of 1 Gbit/s" in figure.get("aria-label")
@@ -263,9 +263,9 @@ def test_the_advice_changes_with_the_bandwidth() -> None:
 def test_readers_choose_among_codecs_that_hold_the_bound_alone() -> None:
     rows = [made.kernel_row(codec) for codec in ("flat", "rows", "memcpy")]
     rows.append(made.kernel_row("broken", worst_error=2.0))
-    assert ways_in(rows) == [["flat", "rows"]]
+    assert encoders_in(rows) == [["flat", "rows"]]
     # there is nothing to choose from one
-    assert ways_in(rows[1:]) == []
+    assert encoders_in(rows[1:]) == []
 
 
 def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
@@ -277,7 +277,7 @@ def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
     coarse = [
         replace(row, codec="fp8", lookups=replace(row.lookups, error_share=1.5)) for row in free
     ]
-    assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
+    assert encoders_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
     page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], report_sections(), title="t")
     assert "because they went beyond a bound: fp8." in page.render()
     (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
@@ -288,9 +288,9 @@ def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
     assert "half (no bound)" in figure
 
 
-def ways_in(rows) -> list[list[str]]:
+def encoders_in(rows) -> list[list[str]]:
     page = build_report([RowsRun("name", "path", rows)], report_sections(), title="t").render()
-    found = re.findall(r'data-ways="([^"]*)"', page)
+    found = re.findall(r'data-encoders="([^"]*)"', page)
     return [[name for name, *_ in json.loads(html.unescape(text))] for text in found]
 
 
@@ -351,7 +351,7 @@ def test_a_damaged_file_is_refused_with_its_line(kind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"some": "thing"}', "[1, 2]", "5", '"text"', "null"])
-def test_a_file_of_another_kind_is_told_to_be_so(line, tmp_path) -> None:
+def test_a_file_of_another_kind_is_reported_to_be_so(line, tmp_path) -> None:
     (tmp_path / "x.jsonl").write_text(f"{line}\n")
     with pytest.raises(SpecError, match="nothing that reports are made of"):
         read_runs([str(tmp_path / "x.jsonl")])

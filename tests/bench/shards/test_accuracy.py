@@ -38,7 +38,7 @@ def rows() -> list[Any]:
     return said
 
 
-def test_every_scheme_is_trained_with_every_seed_beside_exact(rows) -> None:
+def test_every_scheme_is_trained_with_every_seed_in_addition_to_exact(rows) -> None:
     assert {(row.codec, row.training.seed) for row in rows} == {
         (scheme, seed) for scheme in ("exact", "both") for seed in (0, 1)
     }

@@ -1,4 +1,4 @@
-"""Trainings of real ranks that exchange in several ways, planned and measured."""
+"""Trainings of real ranks with several methods of exchange, planned and measured."""
 
 from __future__ import annotations
 

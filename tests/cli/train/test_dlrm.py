@@ -202,13 +202,13 @@ def seconds_of(steps: int, counted: int, seconds: float) -> dict[str, Any]:
 
 def write_log(path: Path, *lines: dict[str, Any] | tuple[str, int, float]) -> Path:
     """Write a log; (kind, step, seconds) stands for a line."""
-    kept = [
+    written = [
         line
         if isinstance(line, dict)
         else {"kind": line[0], "step": line[1], "step_s": line[2], "loss": line[2]}
         for line in lines
     ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    path.write_text("".join(json.dumps(line) + "\n" for line in written))
     return path
 
 

@@ -102,9 +102,9 @@ def assert_decodes(
         assert_bits_equal(read_by_reference(payload, x, dims, block), value)
 
 
-@pytest.mark.parametrize("way", ["small lists apart", "all lists alike"])
-def test_changed_payloads_are_refused_as_the_codec_refuses_them(way, monkeypatch):
-    if way == "all lists alike":
+@pytest.mark.parametrize("grouping", ["small lists apart", "all lists alike"])
+def test_changed_payloads_are_refused_as_the_codec_refuses_them(grouping, monkeypatch):
+    if grouping == "all lists alike":
         monkeypatch.setattr(packed_decode, "are_small", lambda numels: False)
     x = smooth(2100)
     x[3] = float("nan")
@@ -169,7 +169,7 @@ def test_fields_of_more_than_8_bits_are_read_one_by_one(dtype):
 
 def test_long_lines_of_sums_and_deep_boxes(monkeypatch):
     # shapes of no other test, as tables are kept
-    monkeypatch.setattr(boxes, "_LONG", 3)
+    monkeypatch.setattr(boxes, "_MAX_SHORT_LINE", 3)
     monkeypatch.setattr(boxes, "_LARGE_LIST", 1)
     shapes = (34, 17, 67), (66, 3, 66), (2, 2000)
     xs = [smooth(*shape) for shape in shapes]

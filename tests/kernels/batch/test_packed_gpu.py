@@ -148,7 +148,7 @@ def test_payloads_of_a_list_are_those_of_the_codec(dtype, block, names):
     assert_same_as_codec(xs, BOUNDS * len(inputs), block)
 
 
-# at most 8192 values each: a list without larger ones goes another way
+# at most 8192 values each: a list without larger ones is packed by another kernel
 SMALL_INPUTS = ("empty", "scalar", "odd_size", "constant", "nan_and_inf", "all_nan", "huge")
 
 
@@ -179,15 +179,15 @@ def test_a_list_is_small_by_its_largest_tensor_and_by_its_length():
 
 
 @pytest.fixture(params=["small lists apart", "all lists alike"])
-def _way(request, monkeypatch):
+def _grouping(request, monkeypatch):
     if request.param == "all lists alike":
         monkeypatch.setattr(packed, "are_small", lambda numels: False)
         monkeypatch.setattr(packed_decode, "are_small", lambda numels: False)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_grouping")
 @pytest.mark.parametrize("block", [32, 64])
-def test_narrow_blocks_beside_wide_ones_are_packed_right(block):
+def test_narrow_blocks_next_to_wide_ones_are_packed_right(block):
     generator = torch.Generator().manual_seed(5)
     magnitudes = torch.randint(0, 22, (3, 12), generator=generator)
     magnitudes[0, :] = torch.tensor([21, 1] * 6)
@@ -197,7 +197,7 @@ def test_narrow_blocks_beside_wide_ones_are_packed_right(block):
     assert_same_as_codec(xs, [Bound.absolute(0.5)] * 3, block)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_grouping")
 def test_an_empty_list_entry_is_a_header_alone():
     xs = [torch.zeros(0), torch.zeros(3, 0), torch.arange(40.0), torch.zeros(0)]
     bounds = [Bound.relative(0.1), Bound.absolute(0.1), Bound.relative(0.01), Bound.absolute(0.0)]
@@ -220,7 +220,7 @@ def changed_payloads(payload: Tensor) -> Iterator[Tensor]:
     yield torch.cat([payload, torch.ones(8, dtype=torch.uint8)])
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_grouping")
 @pytest.mark.parametrize(
     ("name", "bound"),
     [

@@ -1,4 +1,4 @@
-"""Words are copied from any place to any other, and nothing beside them is touched.
+"""Words are copied from any place to any other, and nothing next to them is touched.
 
 With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernel runs on CPU tensors.
 """

@@ -77,7 +77,7 @@ def test_payloads_in_memory_of_the_caller_are_the_same(backend, codec_id, option
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("codec_id", "options"), CODECS[1:3])
-def test_a_payload_of_a_wrong_size_is_told_and_nothing_written(backend, codec_id, options):
+def test_a_payload_of_a_wrong_size_is_reported_and_nothing_written(backend, codec_id, options):
     codec, device = create(codec_id, **options), device_of(backend)
     xs = [torch.ones(300, device=device), torch.ones(1000, device=device)]
     with use_backend(backend):

@@ -74,14 +74,14 @@ def test_stochastic_rounding_is_unbiased(nbits):
         x[::64] = 1.0
         scales, packed = group_quantize(x, nbits, 64, 7)
         found = group_dequantize(packed, scales, nbits, 64).double()
-        kept = torch.ones(num_values, dtype=torch.bool)
-        kept[::64] = False
-        levels = found[kept] * TOP[nbits]
+        is_counted = torch.ones(num_values, dtype=torch.bool)
+        is_counted[::64] = False
+        levels = found[is_counted] * TOP[nbits]
         assert set(levels.round().tolist()) <= {0.0, 1.0}
-        assert abs(float(levels.mean()) - fraction) <= 6 * 0.5 / math.sqrt(int(kept.sum()))
+        assert abs(float(levels.mean()) - fraction) <= 6 * 0.5 / math.sqrt(int(is_counted.sum()))
         negated = group_dequantize(*reversed(group_quantize(-x, nbits, 64, 8)), nbits, 64)
-        mean = float((negated.double()[kept] * TOP[nbits]).mean())
-        assert abs(mean + fraction) <= 6 * 0.5 / math.sqrt(int(kept.sum()))
+        mean = float((negated.double()[is_counted] * TOP[nbits]).mean())
+        assert abs(mean + fraction) <= 6 * 0.5 / math.sqrt(int(is_counted.sum()))
 
 
 def test_seeds_repeat_and_differ(generator):

@@ -50,8 +50,8 @@ def some_bounds(dtype: torch.dtype) -> list[float]:
     low, high = math.log2(info.smallest_normal * info.eps) - 2, math.log2(info.max)
     exponents = torch.rand(60, generator=generator, dtype=torch.float64) * (high - low) + low
     powers = [2.0**k for k in range(int(low), int(high), 7)]
-    beside = [math.nextafter(power, side) for power in powers for side in (0.0, math.inf)]
-    return [*(2.0**exponents).tolist(), *powers, *beside]
+    neighbours = [math.nextafter(power, side) for power in powers for side in (0.0, math.inf)]
+    return [*(2.0**exponents).tolist(), *powers, *neighbours]
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

@@ -46,15 +46,15 @@ def test_rows_that_swap_words_differ():
     assert unique_rows(rows)[0].tolist() == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("kept_bits", [0, 1, 3])
-def test_colliding_hashes_are_told_apart(kept_bits, monkeypatch):
+@pytest.mark.parametrize("num_hash_bits", [0, 1, 3])
+def test_colliding_hashes_are_told_apart(num_hash_bits, monkeypatch):
     """With nearly all hash bits cleared, almost every pair of rows collides."""
     reached = []
     hash_rows, number_exactly = dedup.hash_rows, dedup.number_exactly
 
     def weak_hash(words, keys, hashes, start, stop):
         hash_rows(words, keys, hashes, start, stop)
-        hashes[start:stop] &= np.uint64((1 << kept_bits) - 1)
+        hashes[start:stop] &= np.uint64((1 << num_hash_bits) - 1)
 
     def watched(*arguments):
         reached.append(True)

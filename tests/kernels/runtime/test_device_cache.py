@@ -43,7 +43,7 @@ def test_a_key_is_made_once():
 
 
 def test_what_was_not_used_longest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(module, "_MAX_KEPT", 2)
+    monkeypatch.setattr(module, "_MAX_TABLES", 2)
     make, calls = counted()
     for number in (1, 2, 1, 3, 1, 2):
         make(number, CPU)
@@ -60,7 +60,7 @@ def test_every_stream_has_its_own(cuda):
 
 
 def test_a_captured_graph_keeps_the_table_of_its_warm_up(cuda, monkeypatch):
-    monkeypatch.setattr(module, "_MAX_KEPT", 1)
+    monkeypatch.setattr(module, "_MAX_TABLES", 1)
     make, calls = counted()
     table = make(1, CUDA)
     cuda.cuda_stream, cuda.capturing = 2, True

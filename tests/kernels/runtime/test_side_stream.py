@@ -1,4 +1,4 @@
-"""Work beside the current stream comes after what was there before, and before what comes next."""
+"""Work on a second stream comes after what was there before, and before what comes next."""
 
 from __future__ import annotations
 

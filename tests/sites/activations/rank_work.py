@@ -174,12 +174,12 @@ class Copies(SavedUnchanged):
 
 def keeps_no_weights(rank: int) -> dict[str, int]:
     found = {"ours": unaccounted_nbytes(rank, 20)}
-    kept = region.SavedUnchanged
+    original = region.SavedUnchanged
     region.SavedUnchanged = Copies  # type: ignore[assignment, misc]
     try:
         found["of copies"] = unaccounted_nbytes(rank, 1)
     finally:
-        region.SavedUnchanged = kept  # type: ignore[misc]
+        region.SavedUnchanged = original  # type: ignore[misc]
     return found
 
 
@@ -262,9 +262,9 @@ def probes(rank: int) -> dict[str, Any]:
         "images": _probe(activations.compressed(step=1.0), cnn_of_rank(), pictures),
         "replica": _probe(activations.compressed(step=1.0), replica, pictures),
     }
-    kept = [p.grad.full_tensor() for p in model.parameters()]
+    left = [p.grad.full_tensor() for p in model.parameters()]
     after = gradients(model, x), gradients(replica, pictures)
-    found["no trace"] = [all_equal(kept, before[0]), *map(all_equal, before, after)]
+    found["no trace"] = [all_equal(left, before[0]), *map(all_equal, before, after)]
     return found
 
 

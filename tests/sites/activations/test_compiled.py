@@ -156,7 +156,7 @@ def _lines(caplog, monkeypatch, forward, *, grad: bool = True) -> list[str]:
     return [one.message for one in caplog.records if one.name == "tersor"]
 
 
-def test_code_that_is_not_compiled_is_told_of_once(caplog, monkeypatch) -> None:
+def test_code_that_is_not_compiled_is_reported_once(caplog, monkeypatch) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10))
     (line,) = _lines(caplog, monkeypatch, model)
     assert "not compiled" in line
@@ -177,7 +177,7 @@ def test_nothing_is_said_where_code_is_compiled_or_saves_nothing(caplog, monkeyp
 
 
 def test_a_compiled_function_in_the_other_context_stays_exact() -> None:
-    # what it saves comes at its end, for no function that could be told
+    # what it saves comes at its end, for no function that could be informed
     model, x = Transformer(), tokens()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     exact = gradients(compiled, model, x)

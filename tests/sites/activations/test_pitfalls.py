@@ -175,12 +175,12 @@ def test_buffers_and_inputs_that_others_hold_are_not_copied() -> None:
     features = torch.randn(64, 64, requires_grad=True)
     compression = _lossy()
     with compression:
-        kept = conv(x), adjacency @ (features * 1), (adjacency * 1) @ (features * 1)
+        outputs = conv(x), adjacency @ (features * 1), (adjacency * 1) @ (features * 1)
     forms = compression.report().forms
     assert forms["held by others"].original_nbytes == x.nbytes + adjacency.nbytes
     # a factor of the gradient that flows on stays exact, whoever holds it
     assert forms["exact: matmul"].original_nbytes == adjacency.nbytes
-    del kept
+    del outputs
 
 
 def test_an_input_that_nobody_else_holds_is_encoded() -> None:
@@ -239,9 +239,9 @@ def test_masks_take_one_bit_and_integers_as_many_as_they_need() -> None:
     compression = _lossy()
     with compression:
         rows = table(torch.randint(0, 100, (64, 64)))
-        kept = functional.dropout(rows, 0.5)
+        outputs = functional.dropout(rows, 0.5)
     forms = compression.report().forms
-    del kept
+    del outputs
     assert forms["integers"].ratio == pytest.approx(64 / 7, rel=0.01)
     assert forms["masks"].ratio == pytest.approx(32, rel=0.01)
 

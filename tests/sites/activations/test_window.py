@@ -189,8 +189,8 @@ def test_what_nobody_needs_any_more_is_not_encoded(gpu, monkeypatch) -> None:
         lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
     window = Window(1 << 20, CODECS["group4"])
-    kept, gone = _entry(torch.randn(1024)), _entry(torch.randn(1024))
-    for entry in (kept, gone):
+    held, gone = _entry(torch.randn(1024)), _entry(torch.randn(1024))
+    for entry in (held, gone):
         window.add(entry, entry.form.restored())
     del entry, gone
     gc.collect()

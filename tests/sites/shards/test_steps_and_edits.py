@@ -302,7 +302,7 @@ def test_a_scale_may_serve_any_even_number_of_values(two_ranks):
         assert max(errors) < 0.02
 
 
-def test_parameters_that_are_not_sharded_are_told_of(two_ranks):
+def test_parameters_that_are_not_sharded_are_reported(two_ranks):
     for words in of_all(two_ranks, "half_sharded"):
         assert words == [
             (

@@ -342,7 +342,7 @@ def test_training_logs_dumps_and_learns(tmp_path):
     seen = []
     with RunLog(tmp_path) as log:
         dump = partial(Dumps(tmp_path / "dumps", 40).write_if_due, run)
-        metrics = train(run, schedule, log, lambda *told: seen.append(told), dump)
+        metrics = train(run, schedule, log, lambda *report: seen.append(report), dump)
     assert metrics.auc > before.auc + 0.05
     assert metrics.auc < source.best_auc() + 0.02
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]

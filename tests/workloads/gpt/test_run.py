@@ -210,7 +210,7 @@ def left_by_a_peer(rank: int) -> None:
     run.step()
 
 
-def test_a_lost_peer_is_told_in_one_sentence():
+def test_a_lost_peer_is_reported_in_one_sentence():
     failure = run_ranks(left_by_a_peer, 2)[0]
     assert failure.name == "ExchangeError"
     assert failure.message.startswith("rank 0 lost the others: one of them left, failed or timed")
@@ -262,7 +262,7 @@ ACTIVATIONS: list[dict[str, Any]] = [
 
 
 def facts_with_activations(rank: int) -> list[dict[str, Any]]:
-    """Train in each way without compressed activations, with exact and with lossy ones."""
+    """Train with each of ``ACTIVATIONS`` without compressed activations, with exact and with lossy ones."""
     found = []
     for options in ACTIVATIONS:
         found.append({"exact": facts_of(rank, options)})
@@ -279,8 +279,8 @@ def test_activations_of_ranks_in_one_process_on_a_gpu_are_refused() -> None:
 
 
 def test_activations_of_a_sharded_model_are_compressed() -> None:
-    for ways in returned(run_ranks(facts_with_activations, 2)):
-        for one in ways:
+    for settings in returned(run_ranks(facts_with_activations, 2)):
+        for one in settings:
             assert one["raw"] == one["exact"]
             assert one["rms"] != one["exact"]
             # as far from the start as exact ones come, within a tenth

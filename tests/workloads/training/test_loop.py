@@ -99,10 +99,10 @@ def two_rates(seed: int) -> dict[str, partial[ToyRun]]:
 
 
 def test_two_settings_are_judged_by_a_metric_of_the_training():
-    told = []
+    reports = []
     pairs = list(
         train_pairs(
-            two_rates, [0, 1, 2], ranks=1, eval_every=10, progress=lambda *x: told.append(x)
+            two_rates, [0, 1, 2], ranks=1, eval_every=10, progress=lambda *x: reports.append(x)
         )
     )
     judged = Judgement.of(Metric("error", higher_is_better=False), pairs)
@@ -110,5 +110,5 @@ def test_two_settings_are_judged_by_a_metric_of_the_training():
     assert [pair.seed for pair in pairs] == [0, 1, 2]
     assert {one.first.name for one in pairs} == {"slow"}
     assert pairs[1].second.config["seed"] == 1
-    assert told[-1] == (40, 40, told[-1][2])
-    assert told[-1][2].startswith("seed 2, fast, loss ")
+    assert reports[-1] == (40, 40, reports[-1][2])
+    assert reports[-1][2].startswith("seed 2, fast, loss ")

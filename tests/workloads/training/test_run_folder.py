@@ -143,10 +143,10 @@ def both_stopped(results: list[Failure]) -> str:
     """Return the sentence that both ranks stopped with, from the names of their folders on."""
     assert all(isinstance(result, Failure) for result in results), results
     assert results[0].name == results[1].name == "SpecError"
-    told = [result.message.partition(" (") for result in results]
-    assert all("do not see the same checkpoint in " in head for head, _, _ in told)
-    assert told[0][2] == told[1][2]
-    return told[0][2]
+    partitions = [result.message.partition(" (") for result in results]
+    assert all("do not see the same checkpoint in " in head for head, _, _ in partitions)
+    assert partitions[0][2] == partitions[1][2]
+    return partitions[0][2]
 
 
 def test_ranks_that_see_different_checkpoints_all_stop(tmp_path):
@@ -186,7 +186,7 @@ def test_a_file_of_another_save_stops_all_ranks(tmp_path, name):
     shutil.copy(tmp_path / "other/step-000000001" / name, target)
     first, second = run_ranks(resumed, 2, str(tmp_path / "one"))
     assert second.name == "CorruptDataError"
-    assert f"{target} is of another save than the complete.json beside it" in second.message
+    assert f"{target} is of another save than the complete.json next to it" in second.message
     assert first.message == f"rank 1 cannot go on: {second.message}"
 
 

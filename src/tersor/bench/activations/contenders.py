@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from tersor import __version__
-from tersor.bench.activations import torch_ways
+from tersor.bench.activations import torch_methods
 from tersor.bench.activations.case import Case, Forward
 from tersor.bench.activations.measuring import Held
 from tersor.errors import SpecError
@@ -78,7 +78,7 @@ class Contender:
         """Return why it cannot run on a device with this torch, or None if it can."""
         if self.needs_cuda and torch.device(device).type != "cuda":
             return f"{self.name} is left out: what a CPU saves is in its memory already"
-        if self.name == "fp8" and not torch_ways.has_fp8_pass():
+        if self.name == "fp8" and not torch_methods.has_fp8_pass():
             return f"fp8 is left out: torch {torch.__version__} has no such pass"
         return None
 
@@ -127,14 +127,14 @@ def held_by(report: activations.ActivationReport) -> Held:
 
 def _compiled(name: str, **options: Any) -> Contender:
     baseline = EXACT if name == COMPILED else COMPILED
-    return _theirs(name, partial(torch_ways.compiled, **options), options, baseline=baseline)
+    return _theirs(name, partial(torch_methods.compiled, **options), options, baseline=baseline)
 
 
 def _compiled_ours(codec: str) -> Contender:
     """Return a contender that compresses inside compiled graphs, where tensors cannot be counted."""
 
     def attach(case: Case) -> Attached:
-        model, compression = torch_ways.compiled(case), activations.compiled(codec)
+        model, compression = torch_methods.compiled(case), activations.compiled(codec)
 
         def forward(*batch: Any) -> torch.Tensor:
             with compression:
@@ -163,13 +163,13 @@ _NAMED: Final = (
     _ours("group8", codec="group8"),
     _ours("group4", codec="group4"),
     _ours("group2", "groups with minimum and range, rounded at random, as ActNN has them", codec="group2"),
-    _theirs("checkpoint", torch_ways.recomputed, note="torch.utils.checkpoint of every block"),
+    _theirs("checkpoint", torch_methods.recomputed, note="torch.utils.checkpoint of every block"),
     _theirs(
-        "save-on-cpu", torch_ways.offloaded, {"pin_memory": True}, needs_cuda=True, is_counted=False,
+        "save-on-cpu", torch_methods.offloaded, {"pin_memory": True}, needs_cuda=True, is_counted=False,
         note="what waits is in pinned memory of the host",
     ),
     _compiled(COMPILED),
-    _compiled("fp8", fp8=torch_ways.FP8_OPTIONS),
+    _compiled("fp8", fp8=torch_methods.FP8_OPTIONS),
     _compiled_ours("group4"),
     _compiled_ours("group8"),
 )  # fmt: skip

@@ -58,7 +58,7 @@ def _step_figures(run: str, group: StepGroup) -> list[Figure]:
         if row.memory is not None and row.memory.peak_nbytes
     ]
     points = [
-        Point(name, row.ratio, overhead, "another way" if row.peer else "tersor")
+        Point(name, row.ratio, overhead, "another method" if row.peer else "tersor")
         for name, row in group.rows.items()
         if row.encoded_nbytes and (overhead := group.overhead_percent(row)) is not None
     ]
@@ -74,7 +74,7 @@ def _step_figures(run: str, group: StepGroup) -> list[Figure]:
                 f"Time against bytes: {group.name}", "ratio of what waits", "step longer by %", points,
                 log_x=True,
             ),
-            "Compiled ways are compared with the compiled model.",
+            "Compiled contenders are compared with the compiled model.",
         ),
     ]  # fmt: skip
 

@@ -36,7 +36,7 @@ from tersor.bench.activations.measuring import (
     step_memory,
     weights_among,
 )
-from tersor.bench.activations.torch_ways import many_compilations
+from tersor.bench.activations.torch_methods import many_compilations
 from tersor.bench.core import machine
 from tersor.bench.core.activation_facts import ActivationFacts, SavedBytes
 from tersor.bench.core.blocks import Estimate, Memory, Quality
@@ -204,19 +204,19 @@ class _Bench:
         return None
 
     def _first_steps(self, contender: Contender) -> _Taken:
-        way = contender.attached(self.case)
+        attached = contender.attached(self.case)
         # deterministic mode would trigger another compilation, and its bits would still differ from eager
         take = self.case.gradients if contender.is_compiled else partial(exact_gradients, self.case)
-        gradients = take(way.forward)
+        gradients = take(attached.forward)
         held = None
-        if way.held is not None:
-            held = way.held()
+        if attached.held is not None:
+            held = attached.held()
         elif contender.is_counted:
-            held = counted(self.case, way.forward)
+            held = counted(self.case, attached.forward)
         alike = gradient_similarity(weights_among(self.exact), weights_among(gradients))
         is_exact = are_equal(self.exact, gradients)
-        memory = self._memory(contender, way.forward)
-        return _Taken(contender, way.forward, held, alike, is_exact, memory)
+        memory = self._memory(contender, attached.forward)
+        return _Taken(contender, attached.forward, held, alike, is_exact, memory)
 
     def _memory(self, contender: Contender, forward: Forward) -> Memory | None:
         if self.case.device.type == "cuda":

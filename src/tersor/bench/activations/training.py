@@ -139,6 +139,6 @@ def trained(
         else:
             progress(*message)
 
-    told = {"make_run": make_run, "num_evals": num_evals, "eval_samples": eval_samples}
-    run_local_ranks(train_once, 1, told, receive)
+    arguments = {"make_run": make_run, "num_evals": num_evals, "eval_samples": eval_samples}
+    run_local_ranks(train_once, 1, arguments, receive)
     return found[0]

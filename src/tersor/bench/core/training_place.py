@@ -108,7 +108,7 @@ def training_places(rows: Iterable[ResultRow], suite: str) -> Iterator[TrainingP
 
 def _shared(row: TrainingRow) -> str:
     """Return a key of all options and facts of a training run except its setting and seed."""
-    told: Mapping[str, object] = row.spec.get("training", {})
-    options = {name: x for name, x in told.items() if name not in _SETTINGS}
+    recorded: Mapping[str, object] = row.spec.get("training", {})
+    options = {name: x for name, x in recorded.items() if name not in _SETTINGS}
     facts = (row.input, row.device, row.training.data, row.training.place)
     return json.dumps([facts, options], sort_keys=True)

@@ -90,7 +90,7 @@ def _group_goals(lookup: RowLookup) -> list[Goal]:
 def _chunk_goals(lookup: RowLookup) -> list[Goal]:
     """Judge lists of small tensors relative to one launch and one copy, run in the same mode."""
     goals = []
-    for way, peer in (("device", "launch-copy"), ("graph", "launch-copy-graph")):
+    for mode, peer in (("device", "launch-copy"), ("graph", "launch-copy-graph")):
         floors = {
             (row.num_values, row.git_commit): lead
             for row, lead in _with_lead(lookup.rows)
@@ -99,10 +99,10 @@ def _chunk_goals(lookup: RowLookup) -> list[Goal]:
         for codec in _SMALL:
             found = [
                 (row, lead, floors[row.num_values, row.git_commit])
-                for row, lead in _with_lead(lookup.ours(f"{codec}-{way}"))
+                for row, lead in _with_lead(lookup.ours(f"{codec}-{mode}"))
                 if row.input == "chunks" and (row.num_values, row.git_commit) in floors
             ]
-            name = f"chunks: {codec}-{way} {{}} within {_MOST_TIMES:g} times a launch and a copy"
+            name = f"chunks: {codec}-{mode} {{}} within {_MOST_TIMES:g} times a launch and a copy"
             encode = [(_MOST_TIMES * f.encode_s.p50 / t.encode_s.p50, row) for row, t, f in found]
             decode = [(_MOST_TIMES * f.decode_s.p50 / t.decode_s.p50, row) for row, t, f in found]
             goals += [

@@ -32,8 +32,8 @@ def rows_by_place(rows: Iterable[ResultRow]) -> dict[ComparisonKey, list[ResultR
 def _label(place: ComparisonKey, rows: Iterable[ResultRow]) -> str:
     """Describe the place and, on a device with two clocks, how its speeds were timed."""
     kinds = {row.timed_by for row in rows}
-    ways = {"loop": "in a loop of calls", "lead": "with a lead for the host"}
-    return ", ".join([place.label, *(words for kind, words in ways.items() if kind in kinds)])
+    clocks = {"loop": "in a loop of calls", "lead": "with a lead for the host"}
+    return ", ".join([place.label, *(words for kind, words in clocks.items() if kind in kinds)])
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:

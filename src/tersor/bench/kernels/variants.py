@@ -98,9 +98,9 @@ VARIANTS: Final[Mapping[str, tuple[type[CodecCandidate], str, Mapping[str, Any]]
     **{f"{codec}-compress": (Compressed, codec, {}) for codec in ("auto", "flat", "ans", "delta")},
     "delta3-compress": (Compressed, "delta", {"lorenzo": 3}),
     **{
-        f"{codec}-{way}{given}": (kind, codec, options)
+        f"{codec}-{mode}{given}": (kind, codec, options)
         for codec, options in _IN_BATCHES.items()
-        for way, kind in _BATCHES.items()
+        for mode, kind in _BATCHES.items()
         for given in (("", _ABSOLUTE) if codec in ("flat", "ans") else ("",))
     },
 }

@@ -33,7 +33,7 @@ class Point:
     """A measured time and its prediction from rows of other links, or of other batches.
 
     Attributes:
-        codec: name of the way to exchange.
+        codec: name of the exchange method.
         what: ``"step"``, or the name of the exchange.
         link: bandwidth of each node's link.
         num_ranks: ranks that took part.
@@ -143,7 +143,7 @@ def held_out(
 
 
 def refuse_unpredicted(name: str, known: Iterable[str], hold_out: str) -> None:
-    """Raise ``SpecError`` if only the held-out rows have this way to exchange."""
+    """Raise ``SpecError`` if only the held-out rows have this exchange method."""
     if name not in known:
         raise SpecError(f"{name} was measured with one {hold_out} only; nothing predicts it")
 

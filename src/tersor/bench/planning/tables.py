@@ -51,7 +51,7 @@ def plan_row(
         "step_speedup": base.step_s / found.step_s,
         "break_even_bits_per_s": _break_even(model, found),
         "is_extrapolated": found.is_extrapolated,
-        "keeps_bound": model.ways[found.name],
+        "keeps_bound": model.methods[found.name],
         "is_best": is_best,
         "reason": advice.reason if is_best else None,
     }
@@ -75,7 +75,7 @@ def break_even_words(bits_per_s: float | None) -> str:
 
 
 def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Table:
-    """Return a table of every way to exchange at every rank count; ~ marks extrapolated ratios."""
+    """Return a table of every exchange method at every rank count; ~ marks extrapolated ratios."""
     link = bandwidth_words(model.cluster.inter_bits_per_s)
     found = [one for number in ranks for one in model.predictions(number)]
     guessed = (
@@ -88,7 +88,7 @@ def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Tabl
 
 
 def plan_cells(planner: Planner, model: StepModel, num_ranks: int) -> list[list[str]]:
-    """Return the cells of ``plan_columns``, one line per way to exchange."""
+    """Return the cells of ``plan_columns``, one line per exchange method."""
     advice = advise(model, num_ranks)
     return [_cells(planner, model, found, advice) for found in model.predictions(num_ranks)]
 
@@ -119,7 +119,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def sweep_table(advised: Iterable[Advice]) -> Table:
-    """Return a table of the best way to exchange at every bandwidth."""
+    """Return a table of the best exchange method at every bandwidth."""
     title, lines = "The best exchange by bandwidth", map(sweep_cells, advised)
     return terminal_table(title, SWEEP_COLUMNS, lines, words=("best", "why"), section=slice(1, 2))
 

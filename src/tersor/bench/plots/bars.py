@@ -42,8 +42,8 @@ def bar_chart(title: str, x_label: str, bars: Sequence[Bar]) -> str:
     for k, (bar, value) in enumerate(zip(bars, values, strict=True)):
         look = looks[bar.kind]
         drawn = chart.axes.barh([k], [bar.value], height=0.76, color=look.colour, clip_on=False)
-        told = f"{bar.name}: {bar.value:.4g}" + (f", {bar.kind}" if bar.kind else "")
-        chart.note(drawn[0], told)
+        tooltip = f"{bar.name}: {bar.value:.4g}" + (f", {bar.kind}" if bar.kind else "")
+        chart.note(drawn[0], tooltip)
         chart.axes.bar_label(drawn, [value], padding=5, color=MUTED)
         if len(looks) > 1 and chart.place(bar.value, k)[0] > 14:
             marker = {**look.marker, "color": PAPER, "markerfacecolor": PAPER, "markersize": 5}

@@ -78,8 +78,8 @@ class Chart:
         labels = [_line(name) for name in names] or set_ticks(self.axes.yaxis)
         if names:
             self.axes.set_yticks(range(len(names)), labels)
-        beside = 18 if self.axes.get_ylabel() else 0
-        self._left = _MARGIN + beside + _widest(labels) + 6
+        label_width = 18 if self.axes.get_ylabel() else 0
+        self._left = _MARGIN + label_width + _widest(labels) + 6
         self.width, self.height = WIDTH - right - self._left, height
         self.axes.yaxis.set_label_coords((20 - self._left) / self.width, 0.5)
 

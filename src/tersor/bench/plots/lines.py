@@ -42,17 +42,19 @@ def line_chart(
         level: the y value of a horizontal reference line, and its name.
     """
     spreads = half_widths or {}
-    kept = {name: _drawable(name, points, spreads, log_x, log_y) for name, points in series.items()}
-    kept = {name: points for name, points in kept.items() if points}
-    if not kept:
+    drawable = {
+        name: _drawable(name, points, spreads, log_x, log_y) for name, points in series.items()
+    }
+    drawable = {name: points for name, points in drawable.items() if points}
+    if not drawable:
         return ""
     chart = Chart(title, x_label, y_label, log_x=log_x, log_y=log_y)
     if level is not None:
         grey = Look(GREY, is_dashed=True).line
         level_line = chart.axes.axhline(level[0], **{**grey, "linewidth": 1.5})
     # markers on all lines or on none, because a short line with markers would look like another kind
-    has_markers = max(len(points) for points in kept.values()) <= _MAX_MARKED
-    for name, points in kept.items():
+    has_markers = max(len(points) for points in drawable.values()) <= _MAX_MARKED
+    for name, points in drawable.items():
         xs, ys, _ = zip(*points, strict=True)
         if name in faint:
             (line,) = chart.axes.plot(xs, ys, color=FAINT, linewidth=1, clip_on=False)

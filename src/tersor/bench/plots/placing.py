@@ -37,8 +37,8 @@ class Box(NamedTuple):
 
     def meets(self, other: Box) -> bool:
         """Return whether two rectangles overlap."""
-        is_beside = self.right <= other.left or other.right <= self.left
-        return not (is_beside or self.bottom <= other.top or other.bottom <= self.top)
+        is_apart = self.right <= other.left or other.right <= self.left
+        return not (is_apart or self.bottom <= other.top or other.bottom <= self.top)
 
     def within(self, other: Box) -> bool:
         """Return whether this rectangle lies inside the other."""

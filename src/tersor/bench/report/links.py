@@ -32,12 +32,12 @@ def add_chooser(
     section: Section, about: str, found: Sequence[Measured], links: Links, *, note: str = ""
 ) -> None:
     """Add a bandwidth control, initially at the first link, if there is more than one codec."""
-    ways = [
+    encoders = [
         MeasuredEncoder(one.described, one.ratio, one.encode_gbps, one.decode_gbps)
         for one in _eligible(found)
     ]
-    if len(ways) > 1:
-        section.links(about, ways, links[0], note)
+    if len(encoders) > 1:
+        section.links(about, encoders, links[0], note)
 
 
 def _eligible(found: Sequence[Measured]) -> list[Measured]:

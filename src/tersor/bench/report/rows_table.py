@@ -15,11 +15,13 @@ _HEAD_FIRST: Final = ("codec", "by", "ratio")
 def rows_cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
     """Return the column names and cells of a table; columns without information are omitted."""
     columns = {name: [cell(row) for row in rows] for name, cell in _COLUMNS.items()}
-    kept = {name: cells for name, cells in columns.items() if any(cells) or name in _HEAD_FIRST}
+    informative = {
+        name: cells for name, cells in columns.items() if any(cells) or name in _HEAD_FIRST
+    }
     for name, usual in (("threads", "1"), ("repeated", "1"), ("sampled", "1")):
-        if name in kept and set(kept[name]) == {usual}:
-            del kept[name]
-    return list(kept), [list(line) for line in zip(*kept.values(), strict=True)]
+        if name in informative and set(informative[name]) == {usual}:
+            del informative[name]
+    return list(informative), [list(line) for line in zip(*informative.values(), strict=True)]
 
 
 def number_cell(value: float | None, digits: int = 4) -> str:

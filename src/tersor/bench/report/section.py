@@ -73,15 +73,17 @@ class Section:
         return self._add("table", name=name, head=head, rows=rows, kinds=kinds)
 
     def links(
-        self, about: str, ways: Sequence[MeasuredEncoder], gbit_s: float, note: str = ""
+        self, about: str, encoders: Sequence[MeasuredEncoder], gbit_s: float, note: str = ""
     ) -> Self:
         """Add a control that shows the fastest encoder for a bandwidth, initially ``gbit_s``.
 
         ``links.js`` fills it; without scripts it stays hidden. The note is shown at its end.
         """
         # three more significant digits than are shown; more would bloat a page with many values
-        values = [[way.name, *(float(f"{number:.6g}") for number in way[1:])] for way in ways]
-        return self._add("links", about=about, ways=json.dumps(values), gbit_s=gbit_s, note=note)
+        values = [[one.name, *(float(f"{number:.6g}") for number in one[1:])] for one in encoders]
+        return self._add(
+            "links", about=about, encoders=json.dumps(values), gbit_s=gbit_s, note=note
+        )
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:

@@ -66,7 +66,7 @@ def make_variant(name: str) -> ExchangeVariant:
         SpecError: no variant has that name.
     """
     if name not in VARIANTS:
-        raise SpecError(f"ways to exchange are {', '.join(VARIANTS)}, not {name!r}")
+        raise SpecError(f"exchange methods are {', '.join(VARIANTS)}, not {name!r}")
     return VARIANTS[name]
 
 

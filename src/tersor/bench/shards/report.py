@@ -17,7 +17,7 @@ from tersor.bench.shards.tables import SHARD_COLUMNS, shard_cells, shard_places
 
 
 def shards_section(run: Run, _links: Links) -> Section | None:
-    """Return the section with tokens per second of every way and network, and all times and bits."""
+    """Return the section with tokens per second of every method and network, and all times and bits."""
     found = run.rows if isinstance(run, RowsRun) else []
     rows = [row for row in found if isinstance(row, ShardRow)]
     if not rows:

@@ -86,7 +86,7 @@ class ShardsConfig:
         needed = {BASELINES[make_variant(name).wrapper] for name in self.variants}
         wanted = {*needed, *self.variants}
         if not wanted:
-            raise SpecError("name at least one way to exchange")
+            raise SpecError("name at least one exchange method")
         object.__setattr__(self, "variants", tuple(name for name in VARIANTS if name in wanted))
         object.__setattr__(self, "batch", self.batch or self.num_ranks)
 

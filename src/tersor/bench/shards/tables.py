@@ -27,30 +27,30 @@ _ASKED: Final = (
     ("100mbit", "tokens/s", "fsdp-fp32", 6.0),
     ("100mbit", "tokens/s", "fsdp-bf16", 3.5),
 )
-"""The link, what is timed, the way it is compared with, and the required speedup of ours."""
+"""The link, what is timed, the method it is compared with, and the required speedup of ours."""
 _JUDGED: Final = ("fsdp-4-bit", "fsdp-4-bit-node", "fsdp-4-bit-bf16")
 _ASKED_PLACE: Final = ("gpt-10M", 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """The rows of all ways to exchange for one model, network and batch.
+    """The rows of all exchange methods for one model, network and batch.
 
     Attributes:
-        rows: rows by the name of the way; of repeated measurements, the last one.
+        rows: rows by the name of the method; of repeated measurements, the last one.
     """
 
     rows: Mapping[str, ShardRow]
 
     def gain(self, row: ShardRow, what: str, other: str | None = None) -> float | None:
-        """Return the speedup of a row's step or exchange over another way's.
+        """Return the speedup of a row's step or exchange over another method's.
 
-        The result is None if the other way was not measured.
+        The result is None if the other method was not measured.
 
         Args:
             row: a row of this place.
             what: ``"exchange"``, or anything else for a whole step.
-            other: name of the other way; None for float32 with the same wrapper.
+            other: name of the other method; None for float32 with the same wrapper.
         """
         theirs = self.rows.get(other or BASELINES[row.shards.wrapper])
         if theirs is None:
@@ -72,7 +72,7 @@ def shard_places(rows: Iterable[ResultRow]) -> Iterator[ShardPlace]:
 
 
 def shard_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
-    """Return the cells of ``SHARD_COLUMNS``, one line per way and network."""
+    """Return the cells of ``SHARD_COLUMNS``, one line per method and network."""
     return [_cells(place, row) for place in shard_places(rows) for row in place.rows.values()]
 
 
@@ -101,7 +101,7 @@ def shards_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
 
 
 def shard_table(rows: Iterable[ResultRow]) -> Table:
-    """Return a table of the bits, times and tokens of every way."""
+    """Return a table of the bits, times and tokens of every method."""
     rows = list(rows)
     shown = [row for row in rows if isinstance(row, ShardRow)]
     models = sorted({f"{row.input}, {row.shards.num_ranks} ranks" for row in shown})
@@ -114,7 +114,7 @@ def shard_table(rows: Iterable[ResultRow]) -> Table:
 
 
 def shard_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge the goals for 2 nodes of 2 ranks and 10M weights; our best way decides."""
+    """Judge the goals for 2 nodes of 2 ranks and 10M weights; our best method decides."""
     places = list(shard_places(rows))
     return [_goal(places, *asked) for asked in _ASKED]
 

@@ -21,7 +21,9 @@ _Data = Annotated[
 ]
 _Settings = Annotated[
     str | None,
-    option("--settings", "What to train beside exact, such as rms-1,score-0.7.", "NAME,..."),
+    option(
+        "--settings", "What to train in addition to exact, such as rms-1,score-0.7.", "NAME,..."
+    ),
 ]
 _Seeds = Annotated[int, option("--seeds", "Trainings of each setting, seeds 0 to N - 1.", "N")]
 _Steps = Annotated[

@@ -120,7 +120,7 @@ def _values(pairs: Pairs) -> dict[str, Any]:
 
 
 def _table(pairs: Pairs) -> Table:
-    table = Table(title="The same training without and with compression, both ways")
+    table = Table(title="The same training without and with compression of look-ups and gradients")
     for k, name in enumerate(
         ("seed", "AUC without", "AUC with", "change", "logloss change", "ratio forward", "backward")
     ):

@@ -128,8 +128,8 @@ def _open_several(path: Path, suffix: str, stack: ExitStack, max_nbytes: int | N
     if suffix == ".safetensors":
         sources, metadata = safetensors_sources(path)
         left_out = [] if sources else [f"{key} (metadata)" for key in metadata]
-        kept = {f"{METADATA_PREFIX}{key}": text for key, text in metadata.items()}
-        return Inputs(sources, left_out, several=True, metadata=kept)
+        prefixed = {f"{METADATA_PREFIX}{key}": text for key, text in metadata.items()}
+        return Inputs(sources, left_out, several=True, metadata=prefixed)
     if suffix in CHECKPOINT_SUFFIXES:
         return Inputs(*pt_sources(path), several=True)
     try:

@@ -100,7 +100,7 @@ def run_training(
     check_device(session.device)
     device = torch.device(session.device)
     with ExitStack() as stack:
-        stack.enter_context(_saying_what_is_kept(session))
+        stack.enter_context(_interrupts_say_how_to_resume(session))
         stack.enter_context(joined(device))
         _enter_folder(stack, Ranks.current(), session, schedule, check)
         stack.enter_context(screen.compiling())
@@ -209,7 +209,7 @@ def _refuse_wrong_folder(session: Session) -> None:
 
 
 @contextmanager
-def _saying_what_is_kept(session: Session) -> Iterator[None]:
+def _interrupts_say_how_to_resume(session: Session) -> Iterator[None]:
     """Add to a ``KeyboardInterrupt`` whether the run can be resumed."""
     from tersor.workloads.training.checkpoint import last_step
 
@@ -220,9 +220,9 @@ def _saying_what_is_kept(session: Session) -> Iterator[None]:
         # the folder is gone if nothing was written to it
         if folder is not None and folder.exists():
             step = last_step(folder / "checkpoints")
-            kept = f"the checkpoint of step {step} is in {folder}; go on with --resume"
+            found = f"the checkpoint of step {step} is in {folder}; go on with --resume"
             none = f"{folder} has no checkpoint yet; --resume starts anew there"
-            error.args = (none if step is None else kept,)
+            error.args = (none if step is None else found,)
         raise
 
 

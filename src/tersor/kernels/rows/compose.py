@@ -82,10 +82,10 @@ def encode_rows(
     mapped, positions = quantize_symbols(distinct, grid, low, high)
     if positions.numel() == 0 and mapped.escape_positions.numel() == 0:
         codes = mapped.symbols.view(-1, x.shape[1])
-        again, kept = _distinct(codes)
-        if kept.numel() < first.numel():
-            mapped = replace(mapped, symbols=codes[kept].view(-1))
-            index, first = again[index.long()], first[kept]
+        again, unique = _distinct(codes)
+        if unique.numel() < first.numel():
+            mapped = replace(mapped, symbols=codes[unique].view(-1))
+            index, first = again[index.long()], first[unique]
     head, packed_index = _encode_index(index, first, coder)
     room = head.new_zeros(lead)
     data = torch.cat([room, head, packed_index, encode_mapped(mapped, coder)])

@@ -13,7 +13,8 @@ import torch
 
 from tersor.errors import SpecError
 
-_MAX_KEPT: Final = 512
+_MAX_TABLES: Final = 512
+"""Most recently used tables that a cache holds."""
 _T = TypeVar("_T")
 _streams: Final[dict[tuple[int, int], Any]] = {}
 """Stream objects by the index of their device and their handle."""
@@ -129,7 +130,7 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
         value = recent.get(place)
         if value is None:
             value = recent[place] = make(*key)
-            while len(recent) > _MAX_KEPT:
+            while len(recent) > _MAX_TABLES:
                 recent.popitem(last=False)
         else:
             recent.move_to_end(place)

@@ -15,8 +15,8 @@ from tersor.kernels.runtime.device_cache import current_stream
 
 _LEAST_NBYTES: Final = 1 << 12
 """Size of the memory that is used again; a larger request gets memory of its own."""
-_MOST_KEPT: Final = 16
-"""Readbacks kept per device."""
+_MAX_FREE: Final = 16
+"""Free readbacks per device that wait for reuse."""
 
 
 class Readback:
@@ -63,7 +63,7 @@ class Readback:
     def reuse(self) -> None:
         """Give the memory to the next tensor; only once, after ``wait``, when the contents have been read."""
         free = _free[self._device_index]
-        if self._memory.numel() == _LEAST_NBYTES and len(free) < _MOST_KEPT:
+        if self._memory.numel() == _LEAST_NBYTES and len(free) < _MAX_FREE:
             free.append(self)
 
 

@@ -11,22 +11,22 @@ from typing import Any, Final
 
 import numpy as np
 
-_MAX_KEPT_NBYTES: Final = 1 << 28
+_MAX_REUSED_NBYTES: Final = 1 << 28
 """Larger buffers are freed after use. Buffers are sized for the worst case, so far less than this
 is ever resident: only pages that were written count."""
 
 
-class _Kept(threading.local):
+class _ThreadMemory(threading.local):
     buffer: Any = np.empty(0, dtype=np.uint8)
 
 
-_kept = _Kept()
+_memory = _ThreadMemory()
 
 
 def scratch(nbytes: int) -> Any:
     """Return an uninitialised uint8 array of ``nbytes``, valid until this thread's next call."""
-    if nbytes > _MAX_KEPT_NBYTES:
+    if nbytes > _MAX_REUSED_NBYTES:
         return np.empty(nbytes, dtype=np.uint8)
-    if _kept.buffer.size < nbytes:
-        _kept.buffer = np.empty(nbytes, dtype=np.uint8)
-    return _kept.buffer[:nbytes]
+    if _memory.buffer.size < nbytes:
+        _memory.buffer = np.empty(nbytes, dtype=np.uint8)
+    return _memory.buffer[:nbytes]

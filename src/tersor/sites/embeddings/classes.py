@@ -71,14 +71,14 @@ class TableStats:
         table: number or name of the table.
         num_rows: number of rows of the table; if unknown, the number of distinct rows in the sample.
         num_distinct: number of distinct rows in the sample.
-        kept: for each class, the share of distinct rows that stay distinct when quantized with its bound; 1 means no
-            homogenization.
+        distinct_shares: for each class, the share of distinct rows that stay distinct when quantized with its
+            bound; 1 means no homogenization.
     """
 
     table: int | str
     num_rows: int
     num_distinct: int
-    kept: dict[TableClass, float]
+    distinct_shares: dict[TableClass, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +124,22 @@ def table_stats(
     if rows.numel() == 0:
         raise SpecError(f"the sample of table {table} is empty; give looked-up rows of a batch")
     num_distinct = _num_distinct(rows)
-    kept: dict[TableClass, float] = {
+    distinct_shares: dict[TableClass, float] = {
         name: _distinct_codes(rows, bounds.of(name)) / num_distinct for name in CLASSES
     }
-    return TableStats(table, num_distinct if num_rows is None else num_rows, num_distinct, kept)
+    return TableStats(
+        table, num_distinct if num_rows is None else num_rows, num_distinct, distinct_shares
+    )
 
 
 def _class_of(stats: TableStats) -> tuple[TableClass, str]:
     if stats.num_rows >= MIN_TIGHT_ROWS:
-        return "tight", f"{stats.num_rows:,} rows: rare ones are small beside the range"
+        return "tight", f"{stats.num_rows:,} rows: rare ones are small compared with the range"
     if stats.num_rows <= MAX_SMALL_ROWS:
         return "tight", f"{stats.num_rows:,} rows, which are sent once each"
-    if stats.kept["base"] < MIN_DISTINCT_SHARE:
-        return (
-            "tight",
-            f"only {stats.kept['base']:.0%} of distinct rows stay distinct at the base bound",
-        )
+    share = stats.distinct_shares["base"]
+    if share < MIN_DISTINCT_SHARE:
+        return "tight", f"only {share:.0%} of distinct rows stay distinct at the base bound"
     return "base", f"{stats.num_rows:,} rows"
 
 

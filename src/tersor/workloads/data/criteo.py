@@ -123,8 +123,8 @@ def open_criteo(
     names = paths[0].name if len(paths) == 1 else f"{paths[0].name} to {paths[-1].name}"
     folder = names.replace(" ", "_") + ".clicks" + (f"-{max_rows}" if max_rows else "")
     prepared = ClickCache((paths[0].parent if cache is None else Path(cache)) / folder)
-    with terminal_bar() if progress is None else nullcontext(progress) as told:
-        manifest = prepare(paths, prepared, told, max_rows)
+    with terminal_bar() if progress is None else nullcontext(progress) as report:
+        manifest = prepare(paths, prepared, report, max_rows)
     numbering = _numbering(prepared, manifest, min_count)
     ends = tuple(accumulate(manifest.part_samples))
     source = CriteoClicks(names, prepared, manifest, numbering, ends)
@@ -136,12 +136,12 @@ def open_criteo(
 
 
 def _numbering(cache: ClickCache, manifest: Manifest, min_count: int) -> Numbering:
-    kept = manifest.num_values
+    num_frequent = manifest.num_values
     if min_count > 1:
-        kept = tuple(
+        num_frequent = tuple(
             num_at_least(cache.counts(manifest, table), min_count) for table in range(NUM_TABLES)
         )
-    return Numbering(manifest.num_values, kept, min_count)
+    return Numbering(manifest.num_values, num_frequent, min_count)
 
 
 def day_files(folder: Path) -> list[Path]:

@@ -60,9 +60,9 @@ class NpzClicks:
         ranks = np.stack([ranks for ranks, _ in ranked], 1)
         samples = Samples(arrays["label"], arrays["dense"], ranks)
         num_values = tuple(len(counts) for _, counts in ranked)
-        num_kept = tuple(num_at_least(counts, min_count) for _, counts in ranked)
+        num_frequent = tuple(num_at_least(counts, min_count) for _, counts in ranked)
         self.name = path.name
-        self._numbering = Numbering(num_values, num_kept, min_count)
+        self._numbering = Numbering(num_values, num_frequent, min_count)
         self._samples = {
             split: samples[rows] for split, rows in _split(arrays["src"], seed).items()
         }
@@ -95,13 +95,13 @@ def _split(src: npt.NDArray[np.uint8], seed: int) -> dict[str, npt.NDArray[np.in
     order = np.argsort(hashes(seed, 0, 0, len(src)), kind="stable")
     candidates = order[src[order] == 0]
     test = candidates[: len(candidates) * _TEST_PERCENT // 100]
-    kept = np.ones(len(src), bool)
-    kept[test] = False
-    if not len(test) or not kept.any():
+    is_train = np.ones(len(src), bool)
+    is_train[test] = False
+    if not len(test) or not is_train.any():
         raise SpecError(
             f"{len(candidates)} samples of collection 0 are too few to draw a test from"
         )
-    return {"train": order[kept[order]], "test": test}
+    return {"train": order[is_train[order]], "test": test}
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -16,11 +16,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tersor.workloads.data.click_cache import Progress as Told
+from tersor.workloads.data.click_cache import Progress as Report
 
 
 @contextmanager
-def terminal_bar() -> Iterator[Told]:
+def terminal_bar() -> Iterator[Report]:
     """Show a bar on stderr from the first report on; nothing is shown if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
@@ -30,7 +30,7 @@ def terminal_bar() -> Iterator[Told]:
     task = bar.add_task("", total=None)
     shown = ""
 
-    def tell(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         nonlocal shown
         if not console.is_terminal:
             return
@@ -42,7 +42,7 @@ def terminal_bar() -> Iterator[Told]:
         bar.update(task, completed=done, total=total or None)
 
     try:
-        yield tell
+        yield report
     finally:
         # stopping a bar that never started would print an empty line
         if shown:

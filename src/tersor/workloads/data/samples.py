@@ -61,12 +61,12 @@ class Numbering:
 
     Attributes:
         num_values: number of distinct values of each category.
-        num_kept: number of those that occur at least ``min_count`` times; they have the first ranks.
+        num_frequent: number of those that occur at least ``min_count`` times; they have the first ranks.
         min_count: if 1, a rank is its row; otherwise, less frequent values share row 0.
     """
 
     num_values: tuple[int, ...]
-    num_kept: tuple[int, ...]
+    num_frequent: tuple[int, ...]
     min_count: int
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class Numbering:
     def num_rows(self) -> tuple[int, ...]:
         """Number of rows that each table needs."""
         shared = int(self.min_count > 1)
-        return tuple(kept + shared for kept in self.num_kept)
+        return tuple(number + shared for number in self.num_frequent)
 
     def batch(self, samples: Samples) -> ClickBatch:
         """Convert ranked samples to model inputs; dense features become ``log(1 + max(x, 0))``.
@@ -90,7 +90,7 @@ class Numbering:
         if len(ranks) and (ranks.max(0) >= np.array(self.num_values)).any():
             raise CorruptDataError("the prepared samples are damaged; delete their folder")
         if self.min_count > 1:
-            ranks = np.where(ranks < np.array(self.num_kept), ranks + 1, 0)
+            ranks = np.where(ranks < np.array(self.num_frequent), ranks + 1, 0)
         # MISSING is negative, so it becomes 0 too
         dense = np.log1p(np.maximum(samples.dense, 0).astype(np.float32))
         return ClickBatch(

@@ -63,5 +63,5 @@ def open_text(
     path = find_text(source)
     judged = None if validation is None else find_text(validation)
     size = vocabulary if tokenizer == "bpe" else None
-    with terminal_bar() if progress is None else nullcontext(progress) as told:
-        return token_files(path, judged, size, None if cache is None else Path(cache), told)
+    with terminal_bar() if progress is None else nullcontext(progress) as report:
+        return token_files(path, judged, size, None if cache is None else Path(cache), report)

@@ -91,7 +91,11 @@ class TokenFiles:
 
 
 def token_files(
-    path: Path, validation: Path | None, vocabulary: int | None, cache: Path | None, told: Progress
+    path: Path,
+    validation: Path | None,
+    vocabulary: int | None,
+    cache: Path | None,
+    progress: Progress,
 ) -> TokenFiles:
     """Return the tokens of a text, creating them if necessary.
 
@@ -100,7 +104,7 @@ def token_files(
         validation: path of the validation text; None for the last twentieth of the training text.
         vocabulary: size of a BPE that is learned from the training text; None for bytes.
         cache: parent of the folder of the tokens; None for the folder of the text.
-        told: reports the progress.
+        progress: called to report the progress.
 
     Raises:
         CorruptDataError: a file is damaged.
@@ -115,9 +119,9 @@ def token_files(
     manifest = _found(folder)
     if manifest is None:
         waiting = "waiting for another process that prepares the tokens"
-        with locked_folder(folder, lambda: told(waiting, 0, 0)):
+        with locked_folder(folder, lambda: progress(waiting, 0, 0)):
             # another process may have finished meanwhile
-            manifest = _found(folder) or _made(folder, path, validation, vocabulary, told)
+            manifest = _found(folder) or _made(folder, path, validation, vocabulary, progress)
     return TokenFiles(f"{path.name}, {kind}, {manifest.digest[:8]}", folder, manifest)
 
 
@@ -131,29 +135,29 @@ def _found(folder: Path) -> TokenManifest | None:
 
 
 def _made(
-    folder: Path, path: Path, validation: Path | None, vocabulary: int | None, told: Progress
+    folder: Path, path: Path, validation: Path | None, vocabulary: int | None, progress: Progress
 ) -> TokenManifest:
     """Write the files of a folder, the manifest last; a text that is rejected leaves no folder behind."""
     for unfinished in folder.glob(".tersor-*.tmp"):
         unfinished.unlink()
     try:
-        return _written(folder, path, validation, vocabulary, told)
+        return _written(folder, path, validation, vocabulary, progress)
     except TersorError:
         shutil.rmtree(folder)
         raise
 
 
 def _written(
-    folder: Path, path: Path, validation: Path | None, vocabulary: int | None, told: Progress
+    folder: Path, path: Path, validation: Path | None, vocabulary: int | None, progress: Progress
 ) -> TokenManifest:
-    told(f"reading {path.name}", 0, 0)
+    progress(f"reading {path.name}", 0, 0)
     if validation is None:
         texts = TextPart(path).train_validation_split()
     else:
         texts = (TextPart(path), TextPart(validation))
     tokenizer: Tokenizer = ByteTokenizer()
     if vocabulary is not None:
-        told(f"learning {vocabulary} tokens from {path.name}", 0, 0)
+        progress(f"learning {vocabulary} tokens from {path.name}", 0, 0)
         tokenizer = bpe = BpeTokenizer.trained(texts[0], vocabulary)
         with atomic_write(folder / "bpe.json") as file:
             file.write(bpe.to_json().encode())
@@ -167,7 +171,7 @@ def _written(
                 file.write(data)
                 digest.update(data)
                 counts[split] += len(block)
-                told(f"making tokens of {text.path.name}", counts[split], 0)
+                progress(f"making tokens of {text.path.name}", counts[split], 0)
         if not counts[split]:
             raise SpecError(f"{text.path} has no text for {split}; name a longer one")
     manifest = TokenManifest(_VERSION, tokenizer.vocabulary, dtype.str, counts, digest.hexdigest())

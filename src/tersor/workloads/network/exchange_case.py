@@ -152,9 +152,9 @@ class Bench:
         each to the rank of its sample.
         """
         own, model = self.run.ranks.share(len(batch)), self.run.model
-        kept: list[torch.Tensor] = []
+        looked_up: list[torch.Tensor] = []
         hooks = [
-            model.tables[str(table)].register_forward_hook(lambda _m, _i, x: kept.append(x))
+            model.tables[str(table)].register_forward_hook(lambda _m, _i, x: looked_up.append(x))
             for table in model.table_numbers
         ]
         logits = model(batch, self._plain, own)
@@ -163,7 +163,7 @@ class Bench:
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
             logits, batch.labels[own], reduction="sum"
         )
-        found = torch.autograd.grad(losses / len(batch), kept)
+        found = torch.autograd.grad(losses / len(batch), looked_up)
         with torch.no_grad():
             return self._plain(list(found))
 

@@ -27,7 +27,7 @@ _Run: TypeAlias = TrainingRun[Any, Any]
 _NAME: Final = re.compile(r"step-(\d{9,})")
 _COMPLETE: Final = "complete.json"
 _SAVE_ID: Final = "save_id"
-_KEPT: Final = 2
+_NUM_RETAINED: Final = 2
 """Number of most recent complete checkpoints to retain."""
 
 
@@ -97,7 +97,7 @@ def _mark_complete(run: _Run, path: Path, save_id: str) -> None:
     }
     with atomic_write(path / _COMPLETE) as file:
         file.write(json.dumps(facts, sort_keys=True).encode())
-    for old in complete_checkpoints(path.parent)[:-_KEPT]:
+    for old in complete_checkpoints(path.parent)[:-_NUM_RETAINED]:
         # the mark first, so that a partly deleted checkpoint never counts as complete
         (old / _COMPLETE).unlink()
         shutil.rmtree(old)
@@ -142,13 +142,13 @@ def _last(folder: Path) -> tuple[str, Path | None, dict[str, Any]]:
 def _refuse_disagreement(folder: Path, every: Sequence[str]) -> None:
     if len(set(every)) == 1:
         return
-    told = []
+    views = []
     for one in dict.fromkeys(every):
         ranks = [str(rank) for rank, other in enumerate(every) if other == one]
         what = f"rank {ranks[0]} sees" if len(ranks) == 1 else f"ranks {', '.join(ranks)} see"
-        told.append(f"{what} {one}")
+        views.append(f"{what} {one}")
     raise SpecError(
-        f"ranks do not see the same checkpoint in {folder} ({'; '.join(told)}); name one folder on a "
+        f"ranks do not see the same checkpoint in {folder} ({'; '.join(views)}); name one folder on a "
         "disk that all ranks share"
     )
 
@@ -211,6 +211,6 @@ def _load_counters(run: _Run, file: Path, save_id: str | None) -> None:
 def _check_save_id(file: Path, wanted: str | None, found: str | None) -> None:
     if found != wanted:
         raise CorruptDataError(
-            f"{file} is of another save than the {_COMPLETE} beside it; remove {file.parent}, and the "
+            f"{file} is of another save than the {_COMPLETE} next to it; remove {file.parent}, and the "
             "run goes on from an earlier checkpoint"
         )

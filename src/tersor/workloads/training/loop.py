@@ -107,13 +107,13 @@ def train(
             step == steps or _is_time(schedule.checkpoint_every, step)
         ):
             save_checkpoint(run, schedule.checkpoints)
-    is_told = first >= steps and log.ended_at == first
+    is_logged = first >= steps and log.ended_at == first
     if metrics is None:
         metrics = run.evaluate(schedule.eval_samples)
-        if not is_told:
+        if not is_logged:
             log.write("eval", run.step_number, metrics.to_config())
     totals = run.totals()
-    if not is_told:
+    if not is_logged:
         log.write(run.totals_kind, run.step_number, totals)
     return metrics
 

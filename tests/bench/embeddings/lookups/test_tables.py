@@ -90,7 +90,7 @@ def test_a_sum_is_sampled_where_one_of_its_tables_is():
     assert not place.overall("zfp").is_sampled
 
 
-def test_a_bound_that_decays_is_told_beside_its_final_value():
+def test_a_bound_that_decays_is_shown_next_to_its_final_value():
     spec = {"bound": {"relative": 0.03}, "decay": {"shape": "step", "magnitude": 2.0, "end": 9}}
     rows = [measured(0, "half", 2.0, spec={}), measured(0, "rows", 5.0, spec=spec)]
     (place,) = places([*rows, measured(1, "rows", 5.0)])
@@ -98,7 +98,7 @@ def test_a_bound_that_decays_is_told_beside_its_final_value():
     assert [line["bound"] for line in cells] == ["base 0.03, decaying", "base 0.03"]
 
 
-def test_one_rank_and_one_table_are_told_in_the_singular():
+def test_one_rank_and_one_table_are_reported_in_the_singular():
     rows = table_of(0)
     alone = [structs.replace(r, lookups=structs.replace(r.lookups, num_ranks=1)) for r in rows]
     (place,) = places(alone)
@@ -138,7 +138,7 @@ def test_an_encoder_without_a_step_is_not_compared_with_those_that_have_one():
     assert (line["encoder"], line["encode GB/s"], line["x at 1gbit"]) == ("flat", "", "")
 
 
-def test_missing_tables_are_told_and_goals_of_several_batches_kept_apart():
+def test_missing_tables_are_reported_and_goals_of_several_batches_kept_apart():
     rows = table_of(0)
     some = [structs.replace(r, lookups=structs.replace(r.lookups, num_tables=3)) for r in rows]
     (place,) = places(some)

@@ -18,8 +18,8 @@ def fixed(ratio: float) -> RatioCurve:
 def profile(
     name: str, ratio: float, encode: Line, decode: Line, *, has_sizes: bool = True, **changes
 ) -> Profile:
-    way = CodecCosts(encode, decode, fixed(ratio), has_sizes)
-    return Profile(name, way, way, **changes)
+    costs = CodecCosts(encode, decode, fixed(ratio), has_sizes)
+    return Profile(name, costs, costs, **changes)
 
 
 def model(*profiles: Profile, bits_per_s: float = 8 * GBIT, **changes) -> Model:

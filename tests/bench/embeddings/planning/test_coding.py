@@ -68,7 +68,7 @@ def test_what_no_exchange_can_do_is_not_planned_with():
 
 
 def look_ups(*codecs, batch=2048, gbps=10.0, **changes):
-    """Return rows of two tables of 1 MB, one step for 4 ranks, beside what was asked for."""
+    """Return rows of two tables of 1 MB, one step for 4 ranks, in addition to what was asked for."""
     setting = f"batches of {batch}, from iteration 5"
     rows = []
     for table, ratio in ((0, 10.0), (1, 40.0)):
@@ -130,8 +130,8 @@ VARYING = ("rows-device", "ans-graph", "mx4")
 
 @pytest.mark.parametrize("backward", [*FIXED, *VARYING])
 def test_sizes_of_gradients_are_exchanged_unless_their_codec_fixes_them(backward):
-    way = CodecCosts(Line(), Line(), RatioCurve(((1.0, 2.0),)))
-    found = coding._profiles({backward: way}, {backward: None}, backward)
+    costs = CodecCosts(Line(), Line(), RatioCurve(((1.0, 2.0),)))
+    found = coding._profiles({backward: costs}, {backward: None}, backward)
     assert found[backward].backward.has_sizes is (backward in VARYING)
     assert found[backward].forward.has_sizes
 
@@ -166,7 +166,7 @@ def test_what_flatters_or_is_not_known_is_in_the_source():
     assert "rows REPEATED 8 times, which flatters copies" in repeated
 
 
-def test_times_far_from_what_was_measured_are_told_to_be_guesses():
+def test_times_far_from_what_was_measured_are_reported_to_be_guesses():
     # 4 ranks that have 1 MB each of two tables: 500 kB for a rank
     fit = fit_lookups(look_ups("rows"))
     assert fit.measured_nbytes == (5e5, 5e5)

@@ -28,14 +28,14 @@ def test_without_latency_and_fixed_costs_the_speedup_is_that_of_the_choice_of_co
 
 
 def test_every_part_of_the_formula_is_counted():
-    way = profile("x", 2.0, Line(1e-3, 1e-9), Line(2e-3, 2e-9))
+    coded = profile("x", 2.0, Line(1e-3, 1e-9), Line(2e-3, 2e-9))
     transport = Transport(
         sizes_s=3e-3, payload_s=4e-3, host_s_per_byte=1e-9, efficiency=0.5,
         rest={"forward": Line(5e-3), "backward": Line(6e-3)},
     )  # fmt: skip
     cluster = Cluster(inter_bits_per_s=8 * GBIT, intra_bits_per_s=1000 * GBIT, inter_latency_s=1e-4)
     made = model(
-        way, transport=transport, cluster=cluster, compute=Line(0.1, 1e-6), allreduce_nbytes=1e6,
+        coded, transport=transport, cluster=cluster, compute=Line(0.1, 1e-6), allreduce_nbytes=1e6,
         workload=Workload(batch=None, batch_per_rank=1000, overlap=0.5),
     )  # fmt: skip
     found = made.predict("x", 4)
@@ -57,14 +57,14 @@ def test_every_part_of_the_formula_is_counted():
 
 def test_without_sizes_the_payload_waits_for_the_slowest_rank():
     transport = Transport(sizes_s=3e-3, payload_s=4e-3, unready_s=2e-3)
-    told, known = (
+    exchanged, known = (
         profile(name, 2.0, Line(), Line(), has_sizes=has_sizes)
-        for name, has_sizes in (("told", True), ("known", False))
+        for name, has_sizes in (("exchanged", True), ("known", False))
     )
-    made = model(told, known, transport=transport)
-    told, known = (made.predict(name, 4).phases["forward"] for name in ("told", "known"))
-    assert told.sizes_s - known.sizes_s == pytest.approx(told.sizes_s)
-    assert known.payload_s - told.payload_s == pytest.approx(2e-3)
+    made = model(exchanged, known, transport=transport)
+    exchanged, known = (made.predict(name, 4).phases["forward"] for name in ("exchanged", "known"))
+    assert exchanged.sizes_s - known.sizes_s == pytest.approx(exchanged.sizes_s)
+    assert known.payload_s - exchanged.payload_s == pytest.approx(2e-3)
 
 
 def test_the_share_that_leaves_a_node_goes_over_a_link_its_ranks_share():

@@ -153,11 +153,11 @@ def test_a_row_that_was_measured_again_counts_once_and_the_last_one_does():
 
 def test_a_broken_bound_is_not_kept():
     broken = [structs.replace(r, worst_error=0.6) if r.codec == "rows" else r for r in ROWS]
-    kept = {p.name for p in fit_exchanges(broken).profiles.values() if p.keeps_bound}
-    assert kept == {"float32"}
+    bounded = {p.name for p in fit_exchanges(broken).profiles.values() if p.keeps_bound}
+    assert bounded == {"float32"}
 
 
-def test_costs_beside_a_link_at_full_speed_are_fitted_to_what_it_leaves():
+def test_costs_in_addition_to_a_link_at_full_speed_are_fitted_to_what_it_leaves():
     rows = every_row(slowdown=0.5)
     found = fit_exchanges(rows).transport
     assert found.efficiency == 1.0
@@ -328,7 +328,7 @@ def test_figures_have_a_line_per_codec():
         assert set(lines(ET.fromstring(figure))) == {"half", "rows"}
 
 
-def test_computing_is_what_a_training_does_beside_exchanges(tmp_path):
+def test_computing_is_what_a_training_does_besides_exchanges(tmp_path):
     seconds = {"encode": 0.25, "sizes": 0.25, "payload": 0.25, "decode": 0.25}
     lines = [
         {"kind": "train", "step": 10, "step_s": 0.5, "loss": 1.0},

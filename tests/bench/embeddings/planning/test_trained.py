@@ -19,7 +19,7 @@ SAMPLE_NBYTES = 2000
 def outcome(name: str, ratio: float, encode_s: float, decode_s: float) -> DlrmOutcome:
     """Return a training of two ranks: 2 MB of rows and of gradients per step, of both together."""
     original = STEPS * BATCH * SAMPLE_NBYTES
-    way = (
+    direction = (
         Volume(original, round(original / ratio)),
         # waiting for the other rank and for loopback must not count on a link
         {"encode": STEPS * encode_s, "sizes": 77.0, "payload": 99.0, "decode": STEPS * decode_s},
@@ -30,7 +30,7 @@ def outcome(name: str, ratio: float, encode_s: float, decode_s: float) -> DlrmOu
         {"kind": "exchange", "step": STEPS, "num_exchanges": STEPS, "forward": exchange,
          "backward": exchange},
     ]  # fmt: skip
-    return DlrmOutcome(name, {}, lines, STEPS, {"forward": way, "backward": way})
+    return DlrmOutcome(name, {}, lines, STEPS, {"forward": direction, "backward": direction})
 
 
 PLAIN = outcome("uncompressed", 1.0, 0.0, 0.0)

@@ -43,18 +43,18 @@ def test_known_costs_are_found_again():
     assert ring.payload_s == pytest.approx(PASS_S, rel=1e-3)
     assert near.host_s_per_byte == pytest.approx(NEAR_S, rel=1e-3)
     for name in BY_HAND:
-        way = fit.ways[name]
+        method = fit.methods[name]
         # interfaces count whole bytes
-        assert way.counted["gradients", True] == pytest.approx(HEADERS, rel=1e-4)
-        assert way.counted.get(("gradients", False), 1.0) == pytest.approx(1.0, rel=1e-4)
-        assert way.counted.get(("weights", False), 1.0) == pytest.approx(1.0, rel=1e-4)
-        assert way.coding_s_per_byte == pytest.approx(CODING_S if coded_by_hand(name) else 0.0)
+        assert method.counted["gradients", True] == pytest.approx(HEADERS, rel=1e-4)
+        assert method.counted.get(("gradients", False), 1.0) == pytest.approx(1.0, rel=1e-4)
+        assert method.counted.get(("weights", False), 1.0) == pytest.approx(1.0, rel=1e-4)
+        assert method.coding_s_per_byte == pytest.approx(CODING_S if coded_by_hand(name) else 0.0)
         hidden_s = POWERSGD_S if name == "ddp-powersgd" else 0.0
-        assert way.hidden_coding_s == pytest.approx(hidden_s, rel=1e-2)
+        assert method.hidden_coding_s == pytest.approx(hidden_s, rel=1e-2)
         wrapper = name.partition("-")[0]
         compute_s = COMPUTE_S["bf16" if name == "fsdp-bf16" else wrapper]
-        assert way.compute_s == pytest.approx(compute_s, rel=1e-3)
-        assert way.overlap == pytest.approx(0.1 if wrapper == "ddp" else 0.0, abs=1e-3)
+        assert method.compute_s == pytest.approx(compute_s, rel=1e-3)
+        assert method.overlap == pytest.approx(0.1 if wrapper == "ddp" else 0.0, abs=1e-3)
 
 
 def test_rows_of_the_formula_are_predicted_from_other_links():
@@ -88,7 +88,7 @@ def test_a_time_that_is_planted_wrong_is_reported_outside_the_tolerance(what):
         for row in ROWS
     ]
     missed = [p for p in check(wrong).points if not p.is_hit]
-    # other links of that way are predicted from the wrong row, too
+    # other links of that method are predicted from the wrong row, too
     assert {(p.codec, p.what) for p in missed} == {("fsdp-4-bit", what)}
     planted = [p for p in missed if p.link == "300mbit"]
     assert [cells[-1] for cells in check_cells(planted)] == ["-50% !"]
@@ -116,48 +116,48 @@ def test_counters_tell_that_a_reduce_scatter_of_gloo_goes_round_twice(monkeypatc
 
     leaving = Transfer.leaving_nbytes
     monkeypatch.setattr(Transfer, "leaving_nbytes", once_round)
-    counted = fit_shards(ROWS).ways["fsdp-fp32"].counted["gradients", True]
+    counted = fit_shards(ROWS).methods["fsdp-fp32"].counted["gradients", True]
     assert counted == pytest.approx(2 * HEADERS, rel=1e-4)
 
 
-def test_counters_that_no_model_explains_are_told():
+def test_counters_that_no_model_explains_are_reported():
     def doubled(row):
         part = row.shards.gradients
         more = structs.replace(part, link_nbytes=2 * part.link_nbytes)
         return structs.replace(row, shards=structs.replace(row.shards, gradients=more))
 
     rows = [doubled(row) if row.codec == "fsdp-4-bit" else row for row in ROWS]
-    for given, is_told in ((ROWS, False), (rows, True)):
+    for given, is_reported in ((ROWS, False), (rows, True)):
         fit = fit_rows(given)
         notes = " ".join(fit.notes(fit.model({}), [4]))
-        assert ("fsdp-4-bit: links carried 2.1 times the gradients" in notes) is is_told
+        assert ("fsdp-4-bit: links carried 2.1 times the gradients" in notes) is is_reported
 
 
 def test_coding_is_found_per_byte_that_the_hops_code(monkeypatch):
     monkeypatch.setattr(
         Collective, "coded_nbytes", lambda _self, nbytes, _ranks: ([nbytes], [nbytes])
     )
-    way = fit_shards(ROWS).ways["fsdp-4-bit"]
+    method = fit_shards(ROWS).methods["fsdp-4-bit"]
     # both gathers counted as if a rank encoded all of them: 2 for 1, then 4 for 2
-    assert way.coding_s_per_byte == pytest.approx(CODING_S * 21 / 24)
+    assert method.coding_s_per_byte == pytest.approx(CODING_S * 21 / 24)
 
 
 def test_a_row_that_was_measured_again_counts_once_and_the_last_one_does():
     fit, twice = fit_rows(ROWS), fit_rows([*made_rows(noise=3.0), *ROWS])
     assert "the last one counts" in twice.source.removeprefix(fit.source)
-    assert twice.ways == fit.ways
+    assert twice.methods == fit.methods
     assert check([*made_rows(noise=3.0), *ROWS]).points == check(ROWS).points
 
 
 def test_the_ways_of_one_wrapper_are_compared_with_its_float32():
     fsdp, ddp = fit_rows(ROWS), fit_rows(ROWS, wrapper="ddp")
     assert (fsdp.baseline, ddp.baseline) == ("fsdp-fp32", "ddp-fp32")
-    assert {*fsdp.ways, *ddp.ways} == set(BY_HAND)
-    assert "--wrapper ddp shows the ways of ddp" in fsdp.source
+    assert {*fsdp.methods, *ddp.methods} == set(BY_HAND)
+    assert "--wrapper ddp shows the methods of ddp" in fsdp.source
     replicas = [row for row in ROWS if row.shards.wrapper == "ddp"]
     assert fit_rows(replicas).baseline == "ddp-fp32"
     few = fit_rows(ROWS, codecs=["fsdp-4-bit"])
-    assert list(few.ways) == ["fsdp-fp32", "fsdp-4-bit"]
+    assert list(few.methods) == ["fsdp-fp32", "fsdp-4-bit"]
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ def test_a_step_grows_with_the_model_unless_it_is_described():
         times * small.step("fsdp-fp32", 8).compute_s
     )
     assert FIT.model({}).step("fsdp-bf16", 8).compute_s == pytest.approx(0.3, rel=1e-3)
-    told = FIT.model({"parameters": "6.7B", "compute_ms": 700, "coding_gbps": 1000.0})
-    assert told.step("fsdp-bf16", 8).compute_s == 0.7
+    described = FIT.model({"parameters": "6.7B", "compute_ms": 700, "coding_gbps": 1000.0})
+    assert described.step("fsdp-bf16", 8).compute_s == 0.7
     # one node of 8: a pass over an eighth of 4 bytes and over all for weights, two over all for gradients
     alone = {"ranks_per_node": 8, "coding_gbps": 1000.0}
     coding_s = FIT.model(alone).predict("fsdp-4-bit", 8).coding_s
@@ -127,7 +127,7 @@ def test_the_advice_changes_with_the_link_and_names_the_best_in_float32():
     assert slow.best.name == "fsdp-4-bit"
     assert fast.best.name == "fsdp-bf16"
     assert "of those that keep a bound fsdp-two-hop is best" in slow.reason
-    assert dict(FIT.model({}).ways) == {
+    assert dict(FIT.model({}).methods) == {
         "fsdp-fp32": True, "fsdp-bf16": None, "fsdp-two-hop": True, "fsdp-4-bit": None,
         "fsdp-4-bit-node": None,
     }  # fmt: skip
@@ -189,11 +189,11 @@ def test_a_reader_is_told_what_is_of_the_measured_machine():
     other = notes(parameters="6.7B")
     assert "computing (--compute-ms) and coding (--coding-gbps) are of the machine" in other
     assert "coding (--coding-gbps) is of" in notes(backend="nccl", compute_ms=5)
-    told = {"backend": "nccl", "compute_ms": 5, "coding_gbps": 100.0, "efficiency": 0.8}
-    assert notes(**told) == (
+    described = {"backend": "nccl", "compute_ms": 5, "coding_gbps": 100.0, "efficiency": 0.8}
+    assert notes(**described) == (
         "computing hides 0% of sending, as with gloo in the rows; --overlap sets another share"
     )
-    assert notes(**told, overlap=0.5) == ""
+    assert notes(**described, overlap=0.5) == ""
 
 
 def test_models_are_named_by_their_size():

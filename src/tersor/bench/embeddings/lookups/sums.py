@@ -153,8 +153,8 @@ class DumpResults:
     @property
     def num_tables(self) -> int:
         """Tables of the dump, according to the rows; an interrupted run has measured only some."""
-        told = (row.lookups.num_tables for rows in self.tables.values() for row in rows.values())
-        return max(len(self.tables), *told)
+        counts = (row.lookups.num_tables for rows in self.tables.values() for row in rows.values())
+        return max(len(self.tables), *counts)
 
     @property
     def tables_words(self) -> str:

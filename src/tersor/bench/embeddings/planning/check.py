@@ -40,16 +40,16 @@ def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]
         refuse_unpredicted(row.codec, fit.profiles, hold_out)
         found = _model(fit, times).predict(row.codec, times.num_ranks)
         predicted_s = found.phases[times.direction].total_s
-        told = [(times.direction, times.exchange_s.p50, predicted_s)]
+        compared = [(times.direction, times.exchange_s.p50, predicted_s)]
         if times.direction == "forward":
-            told.append(("step", times.step_s.p50, found.step_s))
+            compared.append(("step", times.step_s.p50, found.step_s))
         points += [
             Point(
                 codec=row.codec, what=what, link=times.link or "", num_ranks=times.num_ranks,
                 batch=times.batch, measured_s=measured_s, predicted_s=predicted_s,
                 hold_out=hold_out,
             )
-            for what, measured_s, predicted_s in told
+            for what, measured_s, predicted_s in compared
         ]  # fmt: skip
     return points
 

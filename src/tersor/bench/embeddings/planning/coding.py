@@ -94,20 +94,20 @@ def keeps_bounds(rows: Iterable[ResultRow]) -> bool | None:
 
 
 def _profiles(
-    ways: Mapping[str, CodecCosts], keeps: Mapping[str, bool | None], backward: str
+    costs: Mapping[str, CodecCosts], keeps: Mapping[str, bool | None], backward: str
 ) -> dict[str, Profile]:
     """Return the profiles of the baseline and every encoder.
 
     Raises:
         SpecError: ``backward`` is not among them.
     """
-    every = {BASELINE: UNCODED, **ways}
+    every = {BASELINE: UNCODED, **costs}
     if backward not in every:
         raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(every)}")
     back = every[backward]
     if _has_fixed_size(backward):
         back = replace(back, has_sizes=False)
-    coded = {name: Profile(name, way, back, keeps_bound=keeps[name]) for name, way in ways.items()}
+    coded = {name: Profile(name, one, back, keeps_bound=keeps[name]) for name, one in costs.items()}
     return {BASELINE: Profile(BASELINE, UNCODED, UNCODED), **coded}
 
 

@@ -93,8 +93,8 @@ def fit_rows(
     for name in codecs:
         if name not in fit.profiles:
             raise SpecError(f"the rows hold {', '.join(fit.profiles)}, but no {name!r}")
-    kept = {name: one for name, one in fit.profiles.items() if name in (BASELINE, *codecs)}
-    return replace(fit, profiles=kept)
+    chosen = {name: one for name, one in fit.profiles.items() if name in (BASELINE, *codecs)}
+    return replace(fit, profiles=chosen)
 
 
 def _not_counted(rows: Sequence[ResultRow], num_given: int) -> list[str]:
@@ -167,20 +167,20 @@ def _bits_per_s(row: ExchangeRow) -> float:
 
 
 def _profile(name: str, rows: Sequence[ExchangeRow]) -> Profile:
-    ways: dict[str, CodecCosts] = {}
+    costs: dict[str, CodecCosts] = {}
     for direction in DIRECTIONS:
         own = [r for r in rows if r.codec == name and r.exchange.direction == direction]
         if not own:
             raise SpecError(f"the rows of {name} have no {direction} direction")
         ratios = {r.exchange.batch / r.exchange.num_ranks: r.ratio for r in own}
-        ways[direction] = CodecCosts.fit(
+        costs[direction] = CodecCosts.fit(
             encode=((_own_nbytes(r), r.encode_s.p50) for r in own),
             decode=((_own_nbytes(r), r.decode_s.p50) for r in own),
             ratios=ratios,
             has_sizes=any(r.exchange.sizes_s.p50 > 0 for r in own),
         )
     forward = [r for r in rows if r.codec == name and r.exchange.direction == "forward"]
-    return Profile(name, ways["forward"], ways["backward"], keeps_bound=keeps_bounds(forward))
+    return Profile(name, costs["forward"], costs["backward"], keeps_bound=keeps_bounds(forward))
 
 
 def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:

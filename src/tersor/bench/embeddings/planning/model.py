@@ -31,10 +31,10 @@ DENSE = "dense gradients"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The costs of one way to exchange.
+    """The costs of one exchange method.
 
     Attributes:
-        name: name of the way.
+        name: name of the method.
         forward: costs for looked-up rows.
         backward: costs for gradients.
         keeps_bound: whether decoded rows are exact or within the promised bound; None if none is
@@ -52,7 +52,7 @@ class Model(StepModel):
     """Everything that a prediction needs.
 
     Attributes:
-        profiles: the ways to exchange by name, including the baseline.
+        profiles: the exchange methods by name, including the baseline.
         transport: costs of the measured machine.
         workload: the training step to plan for.
         sample_nbytes: bytes of the rows that one sample looks up.
@@ -73,8 +73,8 @@ class Model(StepModel):
             raise SpecError(f"rows of {self.baseline} are needed: everything is compared with it")
 
     @property
-    def ways(self) -> Mapping[str, bool | None]:
-        """See ``StepModel.ways``."""
+    def methods(self) -> Mapping[str, bool | None]:
+        """See ``StepModel.methods``."""
         return {name: one.keeps_bound for name, one in self.profiles.items()}
 
     @property
@@ -119,7 +119,7 @@ class Fit:
     """Costs fitted to rows, to be combined with a description of a cluster.
 
     Attributes:
-        profiles: costs of every way to exchange, by name.
+        profiles: costs of every exchange method, by name.
         sample_nbytes: bytes of the rows that one sample looks up.
         source: a sentence on what was fitted to which rows.
         measured_nbytes: the fewest and the most original bytes that a rank coded in one exchange.
@@ -143,9 +143,9 @@ class Fit:
         points = [
             rows
             for one in self.profiles.values()
-            for way in (one.forward, one.backward)
-            if not way.ratio.is_flat
-            for rows, _ in way.ratio.points
+            for costs in (one.forward, one.backward)
+            if not costs.ratio.is_flat
+            for rows, _ in costs.ratio.points
         ]
         return min(points, default=0.0), max(points, default=0.0)
 
@@ -169,13 +169,13 @@ class Fit:
 
     def missing(self, workload: Workload) -> str | None:
         """Return which parts of a step neither the rows nor the workload provide; None if none."""
-        said = {
+        known = {
             "computing (--compute-ms)": (self.compute, workload.compute_s),
             "the all-reduce (--allreduce-mbytes)": (
                 self.allreduce_nbytes, workload.allreduce_nbytes,
             ),
         }  # fmt: skip
-        parts = [part for part, told in said.items() if told == (None, None)]
+        parts = [part for part, values in known.items() if values == (None, None)]
         return (
             f"steps are without {' and '.join(parts)}: the rows do not tell it" if parts else None
         )

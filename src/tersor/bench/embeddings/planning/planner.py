@@ -43,7 +43,7 @@ def _values(model: Model, found: Prediction) -> dict[str, Any]:
 
 
 def _remark(model: Model, found: Prediction) -> str:
-    keeps = model.ways[found.name]
+    keeps = model.methods[found.name]
     return "" if keeps else "promises no bound" if keeps is None else "broke its bound"
 
 

@@ -63,7 +63,7 @@ def computing_s(path: str | os.PathLike[str], lines: Iterable[Any] | None = None
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     spans: list[_Span] = []
     position, end = 0, None
-    for line in _told(lines, path):
+    for line in _parsed(lines, path):
         if isinstance(line, _Run):
             spans = [span for span in spans if span[1] <= line.step]
         elif line.step < position + isinstance(line, _Train):
@@ -100,7 +100,7 @@ def samples_per_rank(path: str | os.PathLike[str]) -> float | None:
             return None
 
 
-def _told(
+def _parsed(
     lines: Iterable[Any], path: str | os.PathLike[str]
 ) -> Iterator[_Run | _Train | _Exchange]:
     for number, line in enumerate(lines, start=1):

@@ -57,7 +57,7 @@ def predicted_links(
 def _model(plain: DlrmOutcome, small: DlrmOutcome, batch: int, num_ranks: int) -> Model:
     rows = batch / num_ranks
     profiles = {
-        name: Profile(name, _one_way(one, "forward", rows), _one_way(one, "backward", rows))
+        name: Profile(name, _costs(one, "forward", rows), _costs(one, "backward", rows))
         for name, one in ((BASELINE, plain), (small.name, small))
     }
     sent_nbytes = plain.volume("forward").original_nbytes / plain.steps
@@ -71,7 +71,7 @@ def _model(plain: DlrmOutcome, small: DlrmOutcome, batch: int, num_ranks: int) -
     )
 
 
-def _one_way(outcome: DlrmOutcome, direction: str, rows: float) -> CodecCosts:
+def _costs(outcome: DlrmOutcome, direction: str, rows: float) -> CodecCosts:
     volume, seconds = outcome.directions[direction]
     return CodecCosts(
         encode=Line(seconds["encode"] / outcome.steps),

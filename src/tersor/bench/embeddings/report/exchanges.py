@@ -78,8 +78,8 @@ def exchanges_section(run: Run, _links: Links) -> Section | None:
     cells = [_with_number(line) for line in exchange_cells(rows)]
     title = "Times of exchanges and steps; in brackets encode + sizes + payload + decode"
     section.table(title, _HEAD, cells)
-    ways = {(_place(row), row.exchange.direction) for row in rows}
-    both = {place for place, _ in ways if {(place, one) for one in DIRECTIONS} <= ways}
+    directions = {(_place(row), row.exchange.direction) for row in rows}
+    both = {place for place, _ in directions if {(place, one) for one in DIRECTIONS} <= directions}
     alone = [
         [row.codec, row.exchange.direction, f"{row.exchange.place}, batch {row.exchange.batch:,}"]
         for row in rows

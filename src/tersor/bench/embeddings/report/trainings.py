@@ -181,7 +181,7 @@ def training_section(run: Run, _links: Links) -> Section | None:
         return None
     section = Section(_training_sentence(run))
     if run.result:
-        section.table("The same training, each way", _SUMMARY_HEAD, _summary(run.result["runs"]))
+        section.table("Runs of the same training", _SUMMARY_HEAD, _summary(run.result["runs"]))
         best = run.result.get("best_auc")
         if best is not None:
             section.text(f"The best AUC that any model can reach on this log is {best:.4f}.")

@@ -84,13 +84,13 @@ def _given(run: ProgramRun, facts: LogFacts) -> int:
 
 
 def _value_nbytes(run: ProgramRun, facts: LogFacts) -> int:
-    told = {n for n in (run.value_nbytes, facts.value_nbytes) if n is not None}
-    if len(told) > 1:
+    sizes = {n for n in (run.value_nbytes, facts.value_nbytes) if n is not None}
+    if len(sizes) > 1:
         raise _refusal(
             run, facts, f"was given values of {run.value_nbytes} bytes, not {facts.value_nbytes}; "
             "leave --value-nbytes out",
         )  # fmt: skip
-    return told.pop() if told else _F32_NBYTES
+    return sizes.pop() if sizes else _F32_NBYTES
 
 
 def _codec(run: ProgramRun, facts: LogFacts) -> str:

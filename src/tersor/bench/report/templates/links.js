@@ -28,20 +28,20 @@
   const float32 = { name: "float32", times: [0, 1, 0], slope: 0, whole: 1 };
 
   // the next encoder with less coding to become the fastest, as [Gbit/s, name]
-  function followerOf(best, ways) {
-    const meets = ways
-      .filter((way) => way.slope < best.slope)
-      .map((way) => [(way.times[1] - best.times[1]) / (best.slope - way.slope), way.name]);
+  function followerOf(best, encoders) {
+    const meets = encoders
+      .filter((encoder) => encoder.slope < best.slope)
+      .map((encoder) => [(encoder.times[1] - best.times[1]) / (best.slope - encoder.slope), encoder.name]);
     return meets.sort(([a], [b]) => a - b)[0];
   }
 
-  function times(way) {
-    const gain = 1 / way.whole;
+  function times(encoder) {
+    const gain = 1 / encoder.whole;
     return Math.abs(gain - 1) < 0.01 ? "about as fast as float32" : `${digits(gain)} times float32`;
   }
 
-  function verdict(ways, gbit) {
-    const [best, next] = ways;
+  function verdict(encoders, gbit) {
+    const [best, next] = encoders;
     const at = `At ${digits(gbit)} Gbit/s`;
     if (best === float32) {
       const coding = next.times[0] + next.times[2];
@@ -49,21 +49,21 @@
         + `take ${digits(100 * coding)} % of the time that sending float32 does.`;
     }
     const [encode, send, decode] = best.times.map((time) => Math.round((100 * time) / best.whole));
-    const [until, follower] = followerOf(best, ways);
+    const [until, follower] = followerOf(best, encoders);
     const after = next === float32 ? "float32" : `${next.name}, ${times(next)}`;
     return `${at} ${best.name} is fastest, ${times(best)}: ${encode} % of its time is encoding, ${send} % sending, `
       + `${decode} % decoding. Next is ${after}. From ${digits(until)} Gbit/s on, ${follower} is faster.`;
   }
 
-  function bar(way) {
+  function bar(encoder) {
     const words = "of the time of float32: "
-      + parts.map((part, k) => `${part} ${digits(100 * way.times[k])} %`).join(", ");
+      + parts.map((part, k) => `${part} ${digits(100 * encoder.times[k])} %`).join(", ");
     const pieces = parts.map((part, k) =>
-      make("i", { class: part, style: `width:${Math.min(100, 100 * way.times[k])}%` }));
-    return make("li", way.whole > 1 ? { class: "slow" } : {},
-      make("span", { class: "way" }, way.name),
+      make("i", { class: part, style: `width:${Math.min(100, 100 * encoder.times[k])}%` }));
+    return make("li", encoder.whole > 1 ? { class: "slow" } : {},
+      make("span", { class: "name" }, encoder.name),
       make("span", { class: "bar", role: "img", title: words, "aria-label": words }, ...pieces),
-      make("span", { class: "gain" }, digits(1 / way.whole)));
+      make("span", { class: "gain" }, digits(1 / encoder.whole)));
   }
 
   function show(given, words, list, gbit) {
@@ -72,14 +72,14 @@
       list.replaceChildren();
       return;
     }
-    const ways = [...given.map((way) => timed(way, gbit)), float32].sort((a, b) => a.whole - b.whole);
-    words.textContent = verdict(ways, gbit);
-    const shown = ways.filter((way, k) => k < numShown || way === float32);
+    const encoders = [...given.map((encoder) => timed(encoder, gbit)), float32].sort((a, b) => a.whole - b.whole);
+    words.textContent = verdict(encoders, gbit);
+    const shown = encoders.filter((encoder, k) => k < numShown || encoder === float32);
     list.replaceChildren(...shown.map(bar));
   }
 
   function fill(section) {
-    const given = JSON.parse(section.dataset.ways);
+    const given = JSON.parse(section.dataset.encoders);
     const number = make("input", { type: "number", min: 0.001, step: "any", value: section.dataset.gbit });
     const slider = make("input", {
       type: "range", min: Math.log10(slowest), max: Math.log10(fastest), step: 0.01,

@@ -31,10 +31,10 @@ def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
 def _points(rows: Sequence[ShardRow], fit: Fit) -> list[Point]:
     points = []
     for row in rows:
-        refuse_unpredicted(row.codec, fit.ways, "link")
+        refuse_unpredicted(row.codec, fit.methods, "link")
         times = row.shards
         found = measured_model(fit, row).predict(row.codec, times.num_ranks)
-        told = (
+        compared = (
             ("exchange", times.exchange_s.p50, found.transfers_s),
             ("step", times.step_s.p50, found.step_s),
         )
@@ -43,7 +43,7 @@ def _points(rows: Sequence[ShardRow], fit: Fit) -> list[Point]:
                 codec=row.codec, what=what, link=times.link or "", num_ranks=times.num_ranks,
                 batch=times.batch, measured_s=measured_s, predicted_s=predicted_s, hold_out="link",
             )
-            for what, measured_s, predicted_s in told
+            for what, measured_s, predicted_s in compared
         ]  # fmt: skip
     return points
 
@@ -56,8 +56,8 @@ def _constants(fit: Fit) -> str:
         f"a byte within a node {near.host_s_per_byte * 1e9:.2f} ns",
     ]
     for wrapper, baseline in BASELINES.items():
-        way = fit.ways.get(baseline)
-        if way is not None:
-            hidden = f", {way.overlap:.0%} of sending hidden" if way.overlap else ""
-            parts.append(f"{wrapper} computes {way.compute_s * 1e3:.0f} ms{hidden}")
+        method = fit.methods.get(baseline)
+        if method is not None:
+            hidden = f", {method.overlap:.0%} of sending hidden" if method.overlap else ""
+            parts.append(f"{wrapper} computes {method.compute_s * 1e3:.0f} ms{hidden}")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""Fit the costs of ways to exchange and of a machine to rows of the ``shards`` suite."""
+"""Fit the costs of exchange methods and of a machine to rows of the ``shards`` suite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tersor.bench.core.shard_times import WRAPPERS
 from tersor.bench.shards.contenders import BASELINES
 from tersor.bench.shards.planning.description import Workload
 from tersor.bench.shards.planning.flows import VALUE_NBYTES, Flow, Part, flows
-from tersor.bench.shards.planning.model import FULL_SPEED, Fit, Kind, Model, Way, kind_of
+from tersor.bench.shards.planning.model import FULL_SPEED, Fit, Kind, Method, Model, kind_of
 from tersor.bench.shards.planning.shapes import guess_of_shape, measured_shape
 from tersor.errors import SpecError
 from tersor.planning import Cluster, Transfer, Transport, parse_bandwidth
@@ -40,13 +40,13 @@ def fit_rows(
     model: str | None = None,
     wrapper: str | None = None,
 ) -> Fit:
-    """Fit all rows, and return the ways of one wrapper.
+    """Fit all rows, and return the methods of one wrapper.
 
     If rows answer the same question, the last one counts.
 
     Args:
         rows: rows of result files.
-        codecs: names of ways to include in addition to the baseline; None for all.
+        codecs: names of methods to include in addition to the baseline; None for all.
         model: the model whose steps to use, if there are several.
         wrapper: ``"fsdp"`` or ``"ddp"``; None for the first of them that has rows.
 
@@ -59,21 +59,29 @@ def fit_rows(
     if model is not None and inputs and model not in inputs:
         raise SpecError(f"no row is of {model!r}; these are of {', '.join(inputs)}")
     fit = fit_shards(row for row in found if model in (None, row.input))
-    there = [one for one in WRAPPERS if one in {way.spec["wrapper"] for way in fit.ways.values()}]
+    there = [
+        one
+        for one in WRAPPERS
+        if one in {method.spec["wrapper"] for method in fit.methods.values()}
+    ]
     if wrapper is not None and wrapper not in there:
         raise SpecError(f"the rows are of {' and '.join(there)}, not of {wrapper!r}")
     used = wrapper or there[0]
-    ways = {name: way for name, way in fit.ways.items() if way.spec["wrapper"] == used}
+    methods = {
+        name: method for name, method in fit.methods.items() if method.spec["wrapper"] == used
+    }
     for name in codecs or ():
-        if name not in ways:
-            raise SpecError(f"the rows of {used} hold {', '.join(ways)}, but no {name!r}")
+        if name not in methods:
+            raise SpecError(f"the rows of {used} hold {', '.join(methods)}, but no {name!r}")
     baseline = BASELINES[used]
-    kept = {n: way for n, way in ways.items() if codecs is None or n in (baseline, *codecs)}
+    chosen = {
+        n: method for n, method in methods.items() if codecs is None or n in (baseline, *codecs)
+    }
     words = [fit.source]
-    words += [f"--wrapper {one} shows the ways of {one}" for one in there if one != used]
+    words += [f"--wrapper {one} shows the methods of {one}" for one in there if one != used]
     if len(latest(given)) < len(given):
         words.append("of rows that answer the same question the last one counts")
-    return replace(fit, ways=kept, baseline=baseline, source="; ".join(words))
+    return replace(fit, methods=chosen, baseline=baseline, source="; ".join(words))
 
 
 def fit_shards(rows: Iterable[ResultRow]) -> Fit:
@@ -90,12 +98,14 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
         )
     _refuse_mixed(found)
     shape = measured_shape(found[0])
-    ways = _ways(found, shape)
-    seen = [one for row in found for one in _sent(row, ways[row.codec], shape)]
+    methods = _methods(found, shape)
+    seen = [one for row in found for one in _sent(row, methods[row.codec], shape)]
     transports = _fit_transports(seen)
-    ways = {name: _with_hidden_coding(way, transports, seen) for name, way in ways.items()}
+    methods = {
+        name: _with_hidden_coding(method, transports, seen) for name, method in methods.items()
+    }
     for wrapper in WRAPPERS:
-        ways |= _with_steps([row for row in found if row.shards.wrapper == wrapper], ways)
+        methods |= _with_steps([row for row in found if row.shards.wrapper == wrapper], methods)
     links = ", ".join(dict.fromkeys(row.shards.link or "" for row in found))
     places = ", ".join(
         dict.fromkeys(
@@ -105,7 +115,7 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
     source = f"fitted to {len(found)} rows of {found[0].input}: {places}, links of {links}"
     guess = guess_of_shape(found[0])
     return Fit(
-        ways=ways,
+        methods=methods,
         baseline=BASELINES[found[0].shards.wrapper],
         transports=transports,
         shape=shape,
@@ -136,7 +146,7 @@ def measured_model(fit: Fit, row: ShardRow) -> Model:
     only costs host time.
     """
     return Model(
-        measured=fit.ways,
+        measured=fit.methods,
         baseline=fit.baseline,
         transports=fit.transports,
         workload=Workload(),
@@ -153,15 +163,15 @@ def _cluster(row: ShardRow) -> Cluster:
     )
 
 
-def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
-    """Return the ways with what their own rows determine: bytes beyond the payload, and coding."""
-    ways = {}
+def _methods(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Method]:
+    """Return the methods with what their own rows determine: bytes beyond the payload, and coding."""
+    methods = {}
     for name in dict.fromkeys(row.codec for row in rows):
         own = [row for row in rows if row.codec == name]
         made = [flows(row.spec, shape, _cluster(row), row.shards.num_ranks, "gloo") for row in own]
         coded = [_coded_nbytes(row, found) for row, found in zip(own, made, strict=True)]
         speeds = [r.encode_s.p50 / n if n else 0.0 for r, n in zip(own, coded, strict=True)]
-        ways[name] = Way(
+        methods[name] = Method(
             name=name,
             spec=own[0].spec,
             counted=_counted(own, made),
@@ -169,7 +179,7 @@ def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
             compute_s=0.0,
             overlap=0.0,
         )
-    return ways
+    return methods
 
 
 def _coded_nbytes(row: ShardRow, found: Iterable[Flow]) -> float:
@@ -222,14 +232,14 @@ class _Sent:
     """The traffic of weights or gradients in one row, and how long it took.
 
     Attributes:
-        way: the row's way to exchange.
+        method: the row's exchange method.
         num_passes: passes of all collectives.
         links_s: seconds on a node's link at full bandwidth, by the kind of collective.
         near_nbytes: bytes that a rank sends in collectives within nodes.
         payload_s: seconds of the exchanges without coding.
     """
 
-    way: Way
+    method: Method
     num_passes: float
     links_s: Mapping[Kind, float]
     near_nbytes: float
@@ -238,10 +248,10 @@ class _Sent:
     @property
     def has_separate_coding_times(self) -> bool:
         """Whether coding was timed separately from sending."""
-        return bool(self.way.spec["hook"] != "powersgd")
+        return bool(self.method.spec["hook"] != "powersgd")
 
 
-def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
+def _sent(row: ShardRow, method: Method, shape: GptShape) -> list[_Sent]:
     """Return the traffic of weights and of gradients in a row.
 
     The slowest rank may differ between the two, so their seconds are scaled to add up to those of the whole
@@ -252,10 +262,10 @@ def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
     scale = row.shards.exchange_s.p50 / sum(measured.values())
     made = flows(row.spec, shape, cluster, ranks, "gloo")
     model = Model(
-        measured={way.name: way}, baseline=way.name, transports=FULL_SPEED, workload=Workload(),
+        measured={method.name: method}, baseline=method.name, transports=FULL_SPEED, workload=Workload(),
         shape=shape, cluster=cluster,
     )  # fmt: skip
-    transfers = list(zip(made, model.step(way.name, ranks).transfers, strict=True))
+    transfers = list(zip(made, model.step(method.name, ranks).transfers, strict=True))
     whole = _coded_nbytes(row, made)
     found = []
     for part, seconds in measured.items():
@@ -274,7 +284,7 @@ def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
                 links_s[kind] += times * sent.seconds(group)
         found.append(
             _Sent(
-                way=way, num_passes=sum(counts), links_s=links_s, near_nbytes=near_nbytes,
+                method=method, num_passes=sum(counts), links_s=links_s, near_nbytes=near_nbytes,
                 payload_s=max(_LEAST_S, scale * seconds - coding_s),
             )
         )  # fmt: skip
@@ -301,23 +311,23 @@ def _fit_transports(seen: Sequence[_Sent]) -> dict[Kind, Transport]:
 
 
 def _with_hidden_coding(
-    way: Way, transports: Mapping[Kind, Transport], seen: Iterable[_Sent]
-) -> Way:
-    """Return the way with its hidden coding time: what its exchanges took beyond sending."""
+    method: Method, transports: Mapping[Kind, Transport], seen: Iterable[_Sent]
+) -> Method:
+    """Return the method with its hidden coding time: what its exchanges took beyond sending."""
     left = [
         one.payload_s
         - one.num_passes * transports["ring"].payload_s
         - sum(one.links_s[kind] / transports[kind].efficiency for kind in _FAR_KINDS)
         for one in seen
-        if one.way.name == way.name and not one.has_separate_coding_times
+        if one.method.name == method.name and not one.has_separate_coding_times
     ]
-    return replace(way, hidden_coding_s=max(0.0, median(left))) if left else way
+    return replace(method, hidden_coding_s=max(0.0, median(left))) if left else method
 
 
-def _with_steps(rows: Sequence[ShardRow], ways: Mapping[str, Way]) -> dict[str, Way]:
-    """Return the ways of one wrapper with their computing time and the share of sending it hides.
+def _with_steps(rows: Sequence[ShardRow], methods: Mapping[str, Method]) -> dict[str, Method]:
+    """Return the methods of one wrapper with their computing time and the share of sending it hides.
 
-    Ways with the same dtype have the same computing time. Rows of a single link do not determine the hidden
+    Methods with the same dtype have the same computing time. Rows of a single link do not determine the hidden
     share, which is then 0.
     """
     if not rows:
@@ -325,7 +335,7 @@ def _with_steps(rows: Sequence[ShardRow], ways: Mapping[str, Way]) -> dict[str, 
     dtypes = sorted({row.spec["dtype"] for row in rows})
     is_of = [[float(row.spec["dtype"] == dtype) for row in rows] for dtype in dtypes]
     steps = [row.shards.step_s.p50 for row in rows]
-    coding = [row.encode_s.p50 + ways[row.codec].hidden_coding_s for row in rows]
+    coding = [row.encode_s.p50 + methods[row.codec].hidden_coding_s for row in rows]
     payloads = [x.shards.exchange_s.p50 - coded for x, coded in zip(rows, coding, strict=True)]
     values = [step - coded for step, coded in zip(steps, coding, strict=True)]
     *compute, shown = nonnegative_fit([*is_of, payloads], values, steps)
@@ -336,7 +346,7 @@ def _with_steps(rows: Sequence[ShardRow], ways: Mapping[str, Way]) -> dict[str, 
     by_dtype = dict(zip(dtypes, compute, strict=True))
     return {
         row.codec: replace(
-            ways[row.codec], compute_s=by_dtype[row.spec["dtype"]], overlap=1.0 - shown
+            methods[row.codec], compute_s=by_dtype[row.spec["dtype"]], overlap=1.0 - shown
         )
         for row in rows
     }

@@ -1,4 +1,4 @@
-"""The collectives of each way to exchange, and what they send.
+"""The collectives of each exchange method, and what they send.
 
 A step under FSDP gathers the weights of every block twice and all others once, and reduce-scatters all
 gradients, module by module. Under DDP, a step all-reduces all gradients, bucket by bucket. What our exchanges
@@ -68,7 +68,7 @@ class Flow:
 def flows(
     spec: Mapping[str, Any], shape: GptShape, cluster: Cluster, num_ranks: int, backend: Backend
 ) -> list[Flow]:
-    """Return the flows of one way to exchange in a step, in order.
+    """Return the flows of one exchange method in a step, in order.
 
     Args:
         spec: spec of its rows.
@@ -78,7 +78,7 @@ def flows(
         backend: the library of torch's collectives; gloo implements a reduce-scatter as an all-reduce.
 
     Raises:
-        SpecError: the way has two hops, and the nodes are not full.
+        SpecError: the method has two hops, and the nodes are not full.
     """
     place = _Place(shape, num_ranks, cluster.local_ranks(num_ranks), backend)
     found = _fsdp(spec, place) if spec["wrapper"] == "fsdp" else _ddp(spec, place)

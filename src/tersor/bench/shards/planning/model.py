@@ -43,13 +43,13 @@ def kind_of(transfer: Transfer) -> Kind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Way:
-    """One way to exchange, as determined by its rows.
+class Method:
+    """One exchange method, as determined by its rows.
 
     Attributes:
-        name: name of the way.
+        name: name of the method.
         spec: spec of its rows, which determines its collectives.
-        counted: bytes that interfaces counted divided by those that the way must send, by what was
+        counted: bytes that interfaces counted divided by those that the method must send, by what was
             moved and whether it left a node. A missing entry means 1.
         coding_s_per_byte: seconds per original byte that our exchanges encode or decode; other
             projects' coding is not timed separately.
@@ -82,14 +82,14 @@ class Model(StepModel):
     """Everything that a prediction needs.
 
     Attributes:
-        measured: the ways by name, including the baseline.
+        measured: the methods by name, including the baseline.
         transports: costs of collectives by kind.
         workload: the training step to plan for.
         shape: shape of the planned model.
         growth: weights of the planned model divided by those of the measured one.
     """
 
-    measured: Mapping[str, Way]
+    measured: Mapping[str, Method]
     transports: Mapping[Kind, Transport]
     workload: Workload
     shape: GptShape
@@ -101,18 +101,18 @@ class Model(StepModel):
             raise SpecError(f"rows of {self.baseline} are needed: everything is compared with it")
 
     @property
-    def ways(self) -> Mapping[str, bool | None]:
-        """See ``StepModel.ways``; ways that send float32 are exact, and others promise no bound."""
-        return {name: True if way.is_exact else None for name, way in self.measured.items()}
+    def methods(self) -> Mapping[str, bool | None]:
+        """See ``StepModel.methods``; methods that send float32 are exact, and others promise no bound."""
+        return {name: True if method.is_exact else None for name, method in self.measured.items()}
 
     def step(self, name: str, num_ranks: int) -> Step:
         """See ``StepModel.step``; the tokens per rank do not depend on the number of ranks."""
-        way, workload = self.measured[name], self.workload
-        found = flows(way.spec, self.shape, self.cluster, num_ranks, workload.backend)
+        method, workload = self.measured[name], self.workload
+        found = flows(method.spec, self.shape, self.cluster, num_ranks, workload.backend)
         compute_s = workload.compute_s
         if compute_s is None:
-            compute_s = way.compute_s * self.growth
-        transfers = tuple(self._transfer(way, flow, len(found)) for flow in found)
+            compute_s = method.compute_s * self.growth
+        transfers = tuple(self._transfer(method, flow, len(found)) for flow in found)
         return Step(transfers, compute_s=compute_s)
 
     def leaving_nbytes(self, name: str, num_ranks: int) -> float:
@@ -120,11 +120,11 @@ class Model(StepModel):
         transfers = self.step(name, num_ranks).transfers
         return sum(one.leaving_nbytes(self.cluster, num_ranks) for one in transfers)
 
-    def _transfer(self, way: Way, flow: Flow, num_flows: int) -> Transfer:
+    def _transfer(self, method: Method, flow: Flow, num_flows: int) -> Transfer:
         # the bytes that interfaces count beyond the payload are TCP overhead
-        counted = way.counted if self.workload.backend == "gloo" else {}
+        counted = method.counted if self.workload.backend == "gloo" else {}
         value_nbytes = flow.value_nbytes * counted.get((flow.part, flow.is_far), 1.0)
-        overlap = way.overlap if self.workload.overlap is None else self.workload.overlap
+        overlap = method.overlap if self.workload.overlap is None else self.workload.overlap
         each = flow.num_values / flow.count
         plain = Transfer(
             name=flow.name, collective=flow.collective, scope=flow.scope, count=flow.count,
@@ -132,22 +132,22 @@ class Model(StepModel):
         )  # fmt: skip
         transport = self.transports[kind_of(plain)]
         if not flow.is_ours:
-            rest = Line(self._hidden_coding_s(way) / (num_flows * flow.count))
+            rest = Line(self._hidden_coding_s(method) / (num_flows * flow.count))
             return replace(plain, transport=replace(transport, rest={flow.name: rest}))
-        line = Line(each_s=self.coding_s_per_byte(way))
+        line = Line(each_s=self.coding_s_per_byte(method))
         ratio = RatioCurve.fixed(VALUE_NBYTES / value_nbytes)
         costs = CodecCosts(line, line, ratio, has_sizes=False)
         return replace(plain, nbytes=each * VALUE_NBYTES, costs=costs, transport=transport)
 
-    def coding_s_per_byte(self, way: Way) -> float:
+    def coding_s_per_byte(self, method: Method) -> float:
         """Return our coding time per original byte: as described if given, else as measured."""
         said = self.workload.coding_s_per_byte
-        return way.coding_s_per_byte if said is None else said
+        return method.coding_s_per_byte if said is None else said
 
-    def _hidden_coding_s(self, way: Way) -> float:
+    def _hidden_coding_s(self, method: Method) -> float:
         said = self.workload.coding_s_per_byte
-        if said is None or not way.hidden_coding_s:
-            return way.hidden_coding_s * self.growth
+        if said is None or not method.hidden_coding_s:
+            return method.hidden_coding_s * self.growth
         # one pass over all gradients for each of the two factors
         return 2 * said * VALUE_NBYTES * self.shape.num_parameters
 
@@ -157,14 +157,14 @@ class Fit:
     """Costs fitted to rows, to be combined with a description of a cluster.
 
     Attributes:
-        ways: the ways of one wrapper or of both, by name.
-        baseline: name of the way with which all others are compared.
+        methods: the methods of one wrapper or of both, by name.
+        baseline: name of the method with which all others are compared.
         transports: costs of the machine and its gloo, by kind of collective.
         shape: shape of the measured model.
         source: a sentence on what was fitted to which rows.
     """
 
-    ways: Mapping[str, Way]
+    methods: Mapping[str, Method]
     baseline: str
     transports: Mapping[Kind, Transport]
     shape: GptShape
@@ -186,7 +186,7 @@ class Fit:
             for kind, one in transports.items():
                 transports[kind] = replace(one, efficiency=workload.efficiency)
         return Model(
-            measured=self.ways,
+            measured=self.methods,
             baseline=self.baseline,
             transports=transports,
             cluster=Cluster.parse(described),
@@ -200,7 +200,7 @@ class Fit:
         del ranks
         workload, found = model.workload, []
         taken = {"computing (--compute-ms)": workload.compute_s}
-        if any(not way.is_exact for way in self.ways.values()):
+        if any(not method.is_exact for method in self.methods.values()):
             taken["coding (--coding-gbps)"] = workload.coding_s_per_byte
         parts = [part for part, said in taken.items() if said is None]
         is_other = not 1 / _FAR <= model.growth <= _FAR
@@ -215,7 +215,7 @@ class Fit:
                 "links are taken at their full bandwidth; --efficiency sets a smaller share"
             )
         if workload.backend != "gloo" and workload.overlap is None:
-            hidden = self.ways[self.baseline].overlap
+            hidden = self.methods[self.baseline].overlap
             found.append(
                 f"computing hides {hidden:.0%} of sending, as with gloo in the rows; --overlap sets "
                 "another share"
@@ -223,11 +223,11 @@ class Fit:
         return [*found, *self._unexplained()]
 
     def _unexplained(self) -> list[str]:
-        """Return a sentence for each way whose link traffic payload and headers do not explain."""
+        """Return a sentence for each method whose link traffic payload and headers do not explain."""
         low, high = _HEADERS
         return [
-            f"{name}: links carried {times:.2g} times the {part} that this way should send"
-            for name, way in self.ways.items()
-            for (part, is_far), times in way.counted.items()
+            f"{name}: links carried {times:.2g} times the {part} that this method should send"
+            for name, method in self.methods.items()
+            for (part, is_far), times in method.counted.items()
             if is_far and not low <= times <= high
         ]

@@ -48,7 +48,7 @@ def _values(model: Model, found: Prediction) -> dict[str, Any]:
 
 
 def _remark(model: Model, found: Prediction) -> str:
-    is_plain = found.name != model.baseline and model.ways[found.name]
+    is_plain = found.name != model.baseline and model.methods[found.name]
     return "in float32" if is_plain else ""
 
 

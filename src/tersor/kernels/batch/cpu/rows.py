@@ -54,13 +54,13 @@ def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
     """Merge rows with equal symbols in place; return the number of distinct rows."""
     num_distinct = first.size
     again = np.empty(num_distinct, dtype=np.int32)
-    kept = np.empty(num_distinct, dtype=np.int64)
-    count = distinct_rows(words, hashes, again, kept)
+    unique = np.empty(num_distinct, dtype=np.int64)
+    count = distinct_rows(words, hashes, again, unique)
     if count < num_distinct:
         for k in range(count):
-            first[k] = first[kept[k]]
+            first[k] = first[unique[k]]
             for j in range(words.shape[1]):
-                words[k, j] = words[kept[k], j]
+                words[k, j] = words[unique[k], j]
         for row in range(index.size):
             index[row] = again[index[row]]
     return count

@@ -128,7 +128,7 @@ def _copy_escapes(head, num, stream, num_narrow, escapes, places, LANES: tl.cons
 
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size", "room"])
 def _finish_kernel(
-    starts, counts, first_tiles, grids, missing, escaping, totals, plan, alphabets, lows, out,
+    starts, counts, first_tiles, grids, uncoded, escaping, totals, plan, alphabets, lows, out,
     targets, streams, num_narrow, num_escapes, escapes, places, firsts, window_low, window_size,
     shapes, room: tl.int64, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
     HAS_WIDE: tl.constexpr, ARE_HELD: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
@@ -149,7 +149,7 @@ def _finish_kernel(
         grid, shape = load_grid(grids, k), load_shape(shapes, k) if DIMS > 0 else (1, 1, 1)
         # the prefix sums cover the tensor's own tiles only
         finish_tiles(
-            payload, row, address, count, first - first, last - first, missing + first, 0, grid,
+            payload, row, address, count, first - first, last - first, uncoded + first, 0, grid,
             TYPE, TILE, PART,
         )  # fmt: skip
         body = (payload + HEADER_NBYTES).to(tl.int64)
@@ -216,7 +216,7 @@ class _Coded:
             targets = working_tensor((len(xs),), torch.int64, device)
             _finish_kernel[(len(xs), programs_per_tensor(numels, ans_quantize.TILE, 4))](
                 task.starts, tiles.counts, tiles.first_tiles, task.grids,
-                quantized.missing, self.escaping, quantized.totals, plan, quantized.alphabets,
+                quantized.uncoded, self.escaping, quantized.totals, plan, quantized.alphabets,
                 quantized.lows, out, targets, routes.streams, routes.num_narrow,
                 *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),
                 self.firsts, *task.window_numbers, ans_quantize.shapes_of(xs, task.dims), nbytes,

@@ -45,12 +45,12 @@ class Quantized:
 
     Attributes:
         extents: int32 [2 * tiles], the smallest and the largest code of each tile.
-        missing: int64 [tiles], ``values without a code << 32 | values that are not finite``; later
+        uncoded: int64 [tiles], ``values without a code << 32 | values that are not finite``; later
             prefix sums over the tiles of each tensor that has any.
         varying: int8 [tiles], 1 if two values of the tile are proven to be finite and to differ, else 0.
-        escaping: int64 [tiles], codes that escape a static table; later prefix sums, as for ``missing``.
+        escaping: int64 [tiles], codes that escape a static table; later prefix sums, as for ``uncoded``.
             Empty without a static table.
-        totals: int64 [3 * tensors]: for each tensor the sum of ``missing``, then the number of tiles
+        totals: int64 [3 * tensors]: for each tensor the sum of ``uncoded``, then the number of tiles
             proven to vary, then the sum of ``escaping``.
         counts: int64 [streams], symbols to code in each stream. Each tensor is a stream; if none is
             wide, the streams are the tensors in order.
@@ -59,7 +59,7 @@ class Quantized:
     """
 
     extents: torch.Tensor
-    missing: torch.Tensor
+    uncoded: torch.Tensor
     varying: torch.Tensor
     escaping: torch.Tensor
     totals: torch.Tensor
@@ -90,7 +90,7 @@ class WideTensors:
 
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size"])
 def _alphabet_kernel(
-    extents, missing, varying, escaping, totals, first_tiles, counts, grids, coded, alphabets, lows,
+    extents, uncoded, varying, escaping, totals, first_tiles, counts, grids, coded, alphabets, lows,
     status, streams, num_narrow, window_low, window_size, HAS_WIDE: tl.constexpr,
     STATIC: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
@@ -106,7 +106,7 @@ def _alphabet_kernel(
         inside = tile < last
         low = tl.load(extents + 2 * tile, mask=inside, other=LARGEST_CODE)
         high = tl.load(extents + 2 * tile + 1, mask=inside, other=SMALLEST_CODE)
-        both = tl.load(missing + tile, mask=inside, other=0)
+        both = tl.load(uncoded + tile, mask=inside, other=0)
         smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
         without += both
         num_varying += tl.load(varying + tile, mask=inside, other=0).to(tl.int64)
@@ -139,7 +139,7 @@ def _alphabet_kernel(
     tl.store(status + k, is_left.to(tl.int32))
     tl.store(grids + 3 * k, tl.zeros((), grids.dtype.element_ty), mask=is_left)
     if both > 0:
-        sum_tiles(missing, first_tiles, k, LANES)
+        sum_tiles(uncoded, first_tiles, k, LANES)
 
 
 @jit_kernel(do_not_specialize=["num_tensors", "num_narrow"])
@@ -196,7 +196,7 @@ def decide_alphabets(
         window: window of the encoder's static table, the alphabet of all tensors; None without such a table.
     """
     _alphabet_kernel[(status.numel(),)](
-        quantized.extents, quantized.missing, quantized.varying, quantized.escaping, quantized.totals,
+        quantized.extents, quantized.uncoded, quantized.varying, quantized.escaping, quantized.totals,
         tiles.first_tiles, tiles.counts, grids, quantized.counts, quantized.alphabets, quantized.lows,
         status, streams, num_narrow, *((0, 0) if window is None else (window.low, window.size)),
         HAS_WIDE=num_narrow < status.numel(), STATIC=window is not None, LANES=_TILES_PER_STEP,

@@ -62,7 +62,7 @@ _MAX_REGISTERS: Final = 80
 
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size", "first_run"])
 def _quantize_kernel(
-    starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing, varying,
+    starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, uncoded, varying,
     escaping, streams, num_narrow, window_low, window_size, shapes, first_runs,
     first_run, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
     NBYTES: tl.constexpr, HAS_BOTH: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
@@ -97,7 +97,7 @@ def _quantize_kernel(
         place = tl.load(places + k) + base * NBYTES
     target = symbols + place
     window = window_low, window_size
-    low, high, missed, num_escapes = limit * 0, limit * 0, limit * 0, limit * 0
+    low, high, num_uncoded, num_escapes = limit * 0, limit * 0, limit * 0, limit * 0
     is_done = limit < 0
     if (TYPE != F64) and (DIMS == 0) and (limit == TILE):
         low, high, num_escapes, is_done = quantize_whole_tile(
@@ -106,11 +106,11 @@ def _quantize_kernel(
     varies = low < high
     if not is_done:
         if DIMS == 0:
-            low, high, missed, num_escapes, varies = quantize_tile(
+            low, high, num_uncoded, num_escapes, varies = quantize_tile(
                 address, limit, grid, target, window, TYPE, ALIGNED, TILE, NBYTES, STATIC
             )
         else:
-            low, high, missed, num_escapes, varies = quantize_predicted(
+            low, high, num_uncoded, num_escapes, varies = quantize_predicted(
                 tl.load(starts + k), base, limit, count, load_shape(shapes, k), grid, target,
                 window, TYPE, ALIGNED, NBYTES, STATIC, DIMS,
             )  # fmt: skip
@@ -120,7 +120,7 @@ def _quantize_kernel(
     # one location per tile: thousands of programs writing to the same location take 1 ns each
     tl.store(extents + 2 * tile, low)
     tl.store(extents + 2 * tile + 1, high)
-    tl.store(missing + tile, (missed.to(tl.int64) << 32) | specials)
+    tl.store(uncoded + tile, (num_uncoded.to(tl.int64) << 32) | specials)
     tl.store(varying + tile, varies.to(tl.int8))
     if STATIC:
         tl.store(escaping + tile, num_escapes.to(tl.int64))
@@ -133,7 +133,7 @@ def _layout(num_tensors: int, num_tiles: int, num_symbols: int, is_static: bool)
         {
             "symbols": (torch.uint8, num_symbols),
             "extents": (torch.int32, 2 * num_tiles),
-            "missing": (torch.int64, num_tiles),
+            "uncoded": (torch.int64, num_tiles),
             "varying": (torch.int8, num_tiles),
             "escaping": (torch.int64, num_tiles * is_static),
             "totals": (torch.int64, 3 * num_tensors),
@@ -250,7 +250,7 @@ class Task:
         _quantize_kernel[(num_programs,)](
             self.starts, tiles.counts, tiles.first_tiles,
             tiles.owners if runs is None else runs.owners, self.grids, self.keys,
-            self.routes.places, symbols, quantized.extents, quantized.missing, quantized.varying,
+            self.routes.places, symbols, quantized.extents, quantized.uncoded, quantized.varying,
             quantized.escaping, self.routes.streams, self.routes.num_narrow, *self.window_numbers,
             shapes_of(self.xs, self.dims), None if runs is None else runs.first_tiles, first_run,
             TYPE=TYPES[dtype], ALIGNED=are_aligned(self.xs), TILE=TILE, PART=VALUES_PER_STEP,

@@ -22,7 +22,7 @@ from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async, to
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 ROWS: Final = 16
-_WIDE, _NARROW, _DEEP, _FLAT = 64, 16, 32, 8
+_WIDE_COLUMNS, _NARROW_COLUMNS, _DEEP_PLANES, _FLAT_PLANES = 64, 16, 32, 8
 _LARGE_LIST: Final = 1 << 24
 """From this many values on, a list gets deep boxes, which have few faces; shorter lists need more boxes to have
 enough programs."""
@@ -30,9 +30,10 @@ enough programs."""
 NUM_FIELDS = tl.constexpr(6)
 """Fields per tensor in the table of boxes: its last three sizes, last first, and where its three faces start."""
 
-_LONG: Final = 2048
-"""Longer lines are summed by a whole program each, if there are fewer than ``_MANY`` lines."""
-_MANY: Final = 4096
+_MAX_SHORT_LINE: Final = 2048
+"""Largest number of sums in a line that shares a program with others. Longer lines take a whole program each, if there
+are fewer than ``_MANY_LINES`` lines."""
+_MANY_LINES: Final = 4096
 
 
 class Box(NamedTuple):
@@ -46,8 +47,12 @@ class Box(NamedTuple):
     def for_list(cls, shapes: Sequence[tuple[int, ...]]) -> Box:
         """Choose the box for tensors whose shapes end in depth, height and width."""
         num_values = sum(math.prod(shape) for shape in shapes)
-        columns = _NARROW if max(shape[-1] for shape in shapes) <= _NARROW else _WIDE
-        return cls(_DEEP if num_values >= _LARGE_LIST else _FLAT, ROWS, columns)
+        columns = (
+            _NARROW_COLUMNS
+            if max(shape[-1] for shape in shapes) <= _NARROW_COLUMNS
+            else _WIDE_COLUMNS
+        )
+        return cls(_DEEP_PLANES if num_values >= _LARGE_LIST else _FLAT_PLANES, ROWS, columns)
 
 
 class _Scan(NamedTuple):
@@ -64,7 +69,7 @@ class _Scan(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        return self.length > _LONG and self.num_lines < _MANY
+        return self.length > _MAX_SHORT_LINE and self.num_lines < _MANY_LINES
 
 
 class _Faces(NamedTuple):

@@ -20,7 +20,7 @@ DecodeOne = Callable[[torch.Tensor, torch.Tensor], None]
 """Decodes a payload, the second argument, into a contiguous tensor, the first; may raise ``CorruptDataError``."""
 
 
-def encoder_of_the_rest(compose_one: EncodeOne) -> EncodeOne:
+def second_pass_encoder(compose_one: EncodeOne) -> EncodeOne:
     """Return ``compose_one``; inside ``sparing_memory``, a function that calls it on the host."""
     if not is_sparing():
         return compose_one
@@ -32,7 +32,7 @@ def encoder_of_the_rest(compose_one: EncodeOne) -> EncodeOne:
     return encode
 
 
-def decoder_of_the_rest(compose_one: DecodeOne) -> DecodeOne:
+def second_pass_decoder(compose_one: DecodeOne) -> DecodeOne:
     """Return ``compose_one``; inside ``sparing_memory``, a function that calls it on the host."""
     if not is_sparing():
         return compose_one

@@ -40,7 +40,7 @@ from tersor.kernels.batch.gpu import (
 )
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
-from tersor.kernels.batch.gpu.composition import decoder_of_the_rest, encoder_of_the_rest
+from tersor.kernels.batch.gpu.composition import second_pass_decoder, second_pass_encoder
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.recorded_encoder import RecordedEncoder
 from tersor.kernels.batch.gpu.replay import Decoding, Encoding
@@ -127,7 +127,7 @@ def encode_streams(
     def compose_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
         return compose.encode_streams([x], [bound], pipeline).payloads()[0]
 
-    encode_rest = encoder_of_the_rest(compose_one)
+    encode_rest = second_pass_encoder(compose_one)
 
     @lastingly_sparing
     def encode_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
@@ -168,7 +168,7 @@ def decode_streams(
         return _composed(outs, encoded, decode_one)
     decode = partial(fused.decode, outs=outs, encoder=pipeline.encoder)
     call = Decoding((decode_streams, pipeline), outs, encoded, decode)
-    return Undecoded(call.made(), decoder_of_the_rest(decode_one), call.repeatable)
+    return Undecoded(call.made(), second_pass_decoder(decode_one), call.repeatable)
 
 
 def encode_row_lists(
@@ -184,7 +184,7 @@ def encode_row_lists(
     def encode_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
         return compose.encode_row_lists([x], [bound], pipeline).payloads()[0]
 
-    encode_rest = encoder_of_the_rest(encode_one)
+    encode_rest = second_pass_encoder(encode_one)
     encode = partial(rows.encode_rows_list, [as_rows(x) for x in xs], bounds)
     call = Encoding(pipeline, xs, bounds)
     made = call.replayed(xs)
@@ -216,7 +216,7 @@ def decode_row_lists(
         return rows_decode.decode_rows_list(buffer, offsets, sizes, matrices)
 
     call = Decoding((decode_row_lists, pipeline), outs, encoded, decode)
-    return Undecoded(call.made(), decoder_of_the_rest(decode_one), call.repeatable)
+    return Undecoded(call.made(), second_pass_decoder(decode_one), call.repeatable)
 
 
 def encode_groups(
@@ -256,7 +256,7 @@ def decode_rms(
 
     decode = partial(rms_decode.decode_rms_list, outs=outs, pipeline=pipeline)
     call = Decoding((decode_rms, pipeline), outs, encoded, decode)
-    return Undecoded(call.made(), decoder_of_the_rest(decode_one), call.repeatable)
+    return Undecoded(call.made(), second_pass_decoder(decode_one), call.repeatable)
 
 
 def encode_masks(

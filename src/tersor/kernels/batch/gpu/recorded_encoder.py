@@ -9,7 +9,7 @@ import torch
 
 from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.gpu.fused_list import FusedList
-from tersor.kernels.batch.gpu.replay import are_aligned
+from tersor.kernels.batch.gpu.replay import are_addresses_aligned
 from tersor.kernels.runtime.device_cache import stream_of
 from tersor.kernels.runtime.gpu.tiles import address_table
 from tersor.kernels.runtime.recording import Recording, logged
@@ -119,7 +119,11 @@ class RecordedEncoder:
         """
         with torch.cuda.device_of(xs[0]):
             pointers = tuple([x.data_ptr() for x in xs])
-            if not are_aligned(pointers) or is_sparing() or _is_being_captured(self._device):
+            if (
+                not are_addresses_aligned(pointers)
+                or is_sparing()
+                or _is_being_captured(self._device)
+            ):
                 return self._encode(xs)
             table = address_table(pointers, self._device)
             recorded = self._recorded.get(_stream(self._device))

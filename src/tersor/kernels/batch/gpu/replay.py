@@ -30,7 +30,7 @@ _ALIGNMENT: Final = 16
 _ADDRESS: Final = torch.Tensor.data_ptr
 
 
-def are_aligned(pointers: Sequence[int]) -> bool:
+def are_addresses_aligned(pointers: Sequence[int]) -> bool:
     """True if all addresses have the alignment that repeatable calls need."""
     return gcd(_ALIGNMENT, *pointers) == _ALIGNMENT
 
@@ -61,7 +61,7 @@ class Encoding:
     @property
     def again(self) -> Callable[[Sequence[torch.Tensor]], FusedList | None] | None:
         """``repeated``, if it may be able to encode other tensors of this form; else None."""
-        can_repeat = self._form is not None and are_aligned(self._pointers)
+        can_repeat = self._form is not None and are_addresses_aligned(self._pointers)
         return self.repeated if can_repeat else None
 
     def replayed(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
@@ -77,7 +77,7 @@ class Encoding:
         Returns None if there is no graph, or none for the alignment of their addresses or the current stream.
         """
         pointers = tuple(map(_ADDRESS, xs))
-        return self._launched(xs, pointers) if are_aligned(pointers) else None
+        return self._launched(xs, pointers) if are_addresses_aligned(pointers) else None
 
     def _launched(self, xs: Sequence[torch.Tensor], pointers: tuple[int, ...]) -> FusedList | None:
         def copied(replay: Replay[FusedList]) -> FusedList:
@@ -150,7 +150,7 @@ class Decoding:
     @property
     def repeatable(self) -> DecodingForm | None:
         """A repetition of this call for other payloads and tensors of its form; None if it cannot be repeated."""
-        if self._form is None or not are_aligned(self._pointers):
+        if self._form is None or not are_addresses_aligned(self._pointers):
             return None
         return DecodingForm(self._form)
 
@@ -236,7 +236,7 @@ class DecodingForm(NamedTuple):
         read: Callable[[Any], Any] | None = None,
     ) -> Any:
         form, replay = self.form, self.form.replay
-        if replay is None or not are_aligned(pointers):
+        if replay is None or not are_addresses_aligned(pointers):
             return None
         device = form.device
         varying = (address_table, pointers, device), (address_table, places, device)
@@ -269,7 +269,8 @@ def _decoded(
 ) -> torch.Tensor:
     """Decode payloads and return the status.
 
-    ``checked`` is the status of a frame, whose first number is kept; ``given`` is memory for a status without frame.
+    ``checked`` is the status of a frame, whose first number is not written; ``given`` is memory for a status
+    without frame.
     """
     if checked is None:
         return decode(*places, status=given)
@@ -282,7 +283,9 @@ def _decoded(
 
 def _shape(tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> tuple[Hashable, ...]:
     """Return dtype, shapes and alignments of tensors, which kernels may be compiled for."""
-    offsets = None if are_aligned(pointers) else tuple([one % _ALIGNMENT for one in pointers])
+    offsets = (
+        None if are_addresses_aligned(pointers) else tuple([one % _ALIGNMENT for one in pointers])
+    )
     return tensors[0].dtype, tuple([x.shape for x in tensors]), offsets
 
 

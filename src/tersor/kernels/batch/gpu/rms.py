@@ -161,7 +161,7 @@ def _sample_kernel(
     scales = scales_of(values, peaks, sizes, has_zeros, ROWS)
     units = units_of(values, scales, from_bits(step_bits, F32), ROWS)
     symbols = shifted_codes(values, units, has_zeros) - (SHIFT - top)
-    # no symbol is 255: missing values are counted there
+    # no symbol is 255: places beyond the last value are counted there
     held = tl.reshape(tl.where(inside, symbols, _NARROW - 1), [ROWS * GROUP])
     found = tl.histogram(held, _NARROW)
     bin_ = tl.arange(0, _NARROW)
@@ -184,7 +184,7 @@ def _quantize(
     values = load_scalable(address, position, limit, TYPE, ALIGNED, WHOLE)
     row = tl.arange(0, ROWS)
     sizes = tl.minimum(tl.maximum(limit - row * GROUP, 0), GROUP)
-    values, peaks, missed = without_outliers(values, ROWS)
+    values, peaks, num_outliers = without_outliers(values, ROWS)
     found = scales_of(values, peaks, sizes, has_zeros, ROWS)
     codes = shifted_codes(values, units_of(values, found, step, ROWS), has_zeros)
     # the shift of four codes is subtracted at once, modulo 2**32
@@ -192,13 +192,13 @@ def _quantize(
     joined = tl.sum(codes << (8 * tl.arange(0, 4))[None, :], axis=1) - excess + top * 0x01010101
     tl.store(target.to(tl.pointer_type(tl.int32)) + word, joined, mask=(4 * word < limit) | WHOLE)
     tl.store(scales + row, stored_scales(found), mask=(row * GROUP < limit) | WHOLE)
-    return missed
+    return num_outliers
 
 
 @jit_kernel(do_not_specialize=["step_bits", "top"])
 def _quantize_kernel(
     starts, counts, first_tiles, owners, places, groups, step_bits, top, flags, symbols, scales,
-    missing, totals, TYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr,
+    outlier_counts, totals, TYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes one tile and counts its outliers."""
     # backwards: the symbols written last are coded first, and are then still in the cache
@@ -211,23 +211,23 @@ def _quantize_kernel(
     target = symbols + tl.load(places + k) + base
     own_scales = scales + tl.load(groups + k) + own * ROWS
     step, has_zeros = from_bits(step_bits, F32), tl.load(flags + k) > 0
-    missed = limit * 0
+    num_outliers = limit * 0
     if limit == ROWS * GROUP:
-        missed = _quantize(
+        num_outliers = _quantize(
             address, limit, target, own_scales, step, has_zeros, top, TYPE, ALIGNED, True, ROWS
         )
     else:
-        missed = _quantize(
+        num_outliers = _quantize(
             address, limit, target, own_scales, step, has_zeros, top, TYPE, ALIGNED, False, ROWS
         )
-    tl.store(missing + tile, missed.to(tl.int64))
-    if missed > 0:
-        tl.atomic_add(totals + k, missed.to(tl.int64))
+    tl.store(outlier_counts + tile, num_outliers.to(tl.int64))
+    if num_outliers > 0:
+        tl.atomic_add(totals + k, num_outliers.to(tl.int64))
 
 
 @jit_kernel(do_not_specialize=["top"])
 def _settle_kernel(
-    frequencies, sums, fractions, totals, missing, first_tiles, top, LANES: tl.constexpr
+    frequencies, sums, fractions, totals, outlier_counts, first_tiles, top, LANES: tl.constexpr
 ):
     """One program computes the fractions of one tensor, and the prefix sums of its outliers if it has any."""
     k = tl.program_id(0).to(tl.int64)
@@ -241,7 +241,7 @@ def _settle_kernel(
     fraction = tl.minimum(tl.maximum(fraction, tl.where(code == 1, _LEAST_FRACTION, 0)), 65535)
     tl.store(fractions + k * _LEVELS + code - 1, fraction.to(tl.int16), mask=inside)
     if tl.load(totals + k) > 0:
-        sum_tiles(missing, first_tiles, k, LANES)
+        sum_tiles(outlier_counts, first_tiles, k, LANES)
 
 
 @jit_kernel(do_not_specialize=["num_tensors", "step_bits", "top"])
@@ -267,13 +267,13 @@ def _plan_kernel(
 
 @triton.jit
 def _place_outliers(
-    payload, row, address, count, missing, first, last, TYPE: tl.constexpr, TILE: tl.constexpr,
-    PART: tl.constexpr,
+    payload, row, address, count, outlier_counts, first, last, TYPE: tl.constexpr,
+    TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Store the outliers of this program's share of the tiles ``[first, last)``."""
     for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
-        before = sum_before_in_tensor(missing, first, tile)
-        if tl.load(missing + tile) > before:
+        before = sum_before_in_tensor(outlier_counts, first, tile)
+        if tl.load(outlier_counts + tile) > before:
             for part in range(0, TILE, PART):
                 position = (tile - first) * TILE + part + tl.arange(0, PART)
                 values = load_scalable(address, position, count, TYPE, False, False)
@@ -304,8 +304,8 @@ def _write_body(payload, has_zeros, num_groups, fractions, scales, top, LANES: t
 
 @jit_kernel(do_not_specialize=["room", "top"])
 def _finish_kernel(
-    starts, counts, first_tiles, groups, missing, plan, flags, fractions, scales, out, targets, room: tl.int64,
-    top, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    starts, counts, first_tiles, groups, outlier_counts, plan, flags, fractions, scales, out, targets,
+    room: tl.int64, top, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes every p-th part of the payload of tensor k, except for the coder's body.
 
@@ -331,7 +331,7 @@ def _finish_kernel(
             )  # fmt: skip
             if tl.load(row + OUTLIERS) > 0:
                 _place_outliers(
-                    payload, row, address, count, missing, first, last, TYPE, TILE, PART
+                    payload, row, address, count, outlier_counts, first, last, TYPE, TILE, PART
                 )
         if tl.program_id(1) == 0:
             close_payload(payload, count, row, TYPE)
@@ -346,7 +346,7 @@ def _layout(num_tensors: int, num_tiles: int, num_symbols: int, num_groups: int)
             "symbols": (torch.uint8, num_symbols),
             "scales": (torch.int16, num_groups),
             "fractions": (torch.int16, num_tensors * LEVELS),
-            "missing": (torch.int64, num_tiles),
+            "outlier_counts": (torch.int64, num_tiles),
             "flags": (torch.int64, num_tensors),
             "frequencies": (torch.int64, num_tensors * NARROW),
             "sums": (torch.int64, num_tensors * LEVELS),
@@ -422,12 +422,13 @@ class _Task:
         )  # fmt: skip
         _quantize_kernel[(tiles.num_tiles,)](
             self.starts, tiles.counts, tiles.first_tiles, tiles.owners, starts_of_symbols, self.groups,
-            self.step_bits, self.top, held["flags"], held["symbols"], held["scales"], held["missing"],
-            held["totals"], TYPE=self.kind, ALIGNED=are_aligned(self.xs), ROWS=_ROWS, num_warps=1,
+            self.step_bits, self.top, held["flags"], held["symbols"], held["scales"],
+            held["outlier_counts"], held["totals"], TYPE=self.kind, ALIGNED=are_aligned(self.xs),
+            ROWS=_ROWS, num_warps=1,
         )  # fmt: skip
         _settle_kernel[(num,)](
-            *counters, held["fractions"], held["totals"], held["missing"], tiles.first_tiles, self.top,
-            LANES=_LANES, num_warps=4,
+            *counters, held["fractions"], held["totals"], held["outlier_counts"], tiles.first_tiles,
+            self.top, LANES=_LANES, num_warps=4,
         )  # fmt: skip
         return Streams(
             held["symbols"], starts_of_symbols, tiles.counts, self.numels, alphabets, rotations, num,
@@ -456,9 +457,10 @@ class _Coded:
         with torch.cuda.device_of(task.starts):
             out = torch.empty(nbytes, dtype=torch.uint8, device=task.starts.device)
             _finish_kernel[(len(task.xs), programs_per_tensor(task.numels, _TILE, 4))](
-                task.starts, task.tiles.counts, task.tiles.first_tiles, task.groups, held["missing"],
-                held["plan"], held["flags"], held["fractions"], held["scales"], out, held["targets"],
-                nbytes, task.top, TYPE=task.kind, TILE=_TILE, PART=_PART, num_warps=4,
+                task.starts, task.tiles.counts, task.tiles.first_tiles, task.groups,
+                held["outlier_counts"], held["plan"], held["flags"], held["fractions"], held["scales"],
+                out, held["targets"], nbytes, task.top, TYPE=task.kind, TILE=_TILE, PART=_PART,
+                num_warps=4,
             )  # fmt: skip
             place_streams(self.streams, self.encoded, held["targets"])
         return out

@@ -16,7 +16,7 @@ import triton.language as tl
 from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, PlannedRows, plan_payloads
-from tersor.kernels.batch.gpu.rows_tiles import keep_codes, quantize_distinct
+from tersor.kernels.batch.gpu.rows_tiles import copy_unique_codes, quantize_distinct
 from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, count_symbols, encode_streams
 from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 from tersor.kernels.payload.layout import exact_nbytes
@@ -107,7 +107,7 @@ class _Rows:
         again_places: int32 [num_rows]; this and the next three are the same fields for the rows' codes.
         again_first: int64 [num_rows].
         again_ends: int64 [num_tiles].
-        num_kept: int64 [num_matrices].
+        num_unique: int64 [num_matrices].
         codes: uint8, the codes of the distinct rows, modulo 256.
     """
 
@@ -120,7 +120,7 @@ class _Rows:
     again_places: torch.Tensor
     again_first: torch.Tensor
     again_ends: torch.Tensor
-    num_kept: torch.Tensor
+    num_unique: torch.Tensor
     codes: torch.Tensor
 
     def by_value(self) -> RowNumbers:
@@ -132,13 +132,13 @@ class _Rows:
         """Return the numbers of the distinct rows by their codes."""
         _, slots = self.slots.chunk(2)
         return RowNumbers(
-            slots, self.again_places, self.again_first, self.again_ends, self.num_kept
+            slots, self.again_places, self.again_first, self.again_ends, self.num_unique
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Coding:
-    """Memory that is kept until the payloads are written.
+    """Memory that is held until the payloads are written.
 
     Attributes:
         zeroed: int64, everything that starts at 0: ``extents``, ``keys`` and ``counts`` of ``_Task``.
@@ -150,7 +150,7 @@ class _Coding:
         rotations: int32 [2 * num_matrices].
         lows: int32 [num_matrices].
         grids: [num_matrices, 3]; see ``quantize.gpu.grids``.
-        symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
+        symbols: uint8, the codes of the rows with different codes, then the symbols of all indices.
         plan: int64; see ``rows_plan``.
     """
 
@@ -185,7 +185,7 @@ def _layouts(
         "again_places": (torch.int32, num_rows),
         "again_first": (torch.int64, num_rows),
         "again_ends": (torch.int64, num_tiles),
-        "num_kept": (torch.int64, num),
+        "num_unique": (torch.int64, num),
         "codes": (torch.uint8, matrices.codes_nbytes),
     }
     coding = {
@@ -309,7 +309,7 @@ def _find_symbols(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> _Task:
         matrices, by_value, by_code, task.extents, task.coding.grids, task.decisions,
         task.index, task.coding.symbols,
     )  # fmt: skip
-    keep_codes(
+    copy_unique_codes(
         matrices, task.decisions.num_distinct, by_code.first, rows.codes, task.coding.symbols
     )
     return task

@@ -87,15 +87,15 @@ def quantize_rows(
 
 
 @triton.jit
-def keep_rows(
-    k, part, num_parts, unique, first_rows, first, code_starts, row_words, codes, kept,
+def copy_unique_rows(
+    k, part, num_parts, unique, first_rows, first, code_starts, row_words, codes, symbols,
     WORD: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Copy every ``num_parts``-th tile of the code rows of matrix ``k`` that are kept."""
+    """Copy every ``num_parts``-th tile of the ``unique`` code rows of matrix ``k`` to ``symbols``."""
     count, start = tl.load(unique + k), tl.load(code_starts + k)
     first += tl.load(first_rows + k)
     source = (codes + start).to(tl.pointer_type(WORD))
-    target = (kept + start).to(tl.pointer_type(WORD))
+    target = (symbols + start).to(tl.pointer_type(WORD))
     for tile in range(part, _num_tiles(count, row_words, ROWS, COLUMNS), num_parts):
         number, column, known = _tile_places(tile, count, row_words, ROWS, COLUMNS)
         row = tl.load(first + number)
@@ -121,14 +121,14 @@ def _quantize_kernel(
 
 
 @jit_kernel()
-def _keep_kernel(
-    members, unique, first_rows, first, code_starts, row_words, codes, kept, WORD: tl.constexpr,
+def _copy_unique_kernel(
+    members, unique, first_rows, first, code_starts, row_words, codes, symbols, WORD: tl.constexpr,
     ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Program (m, p) copies every p-th tile of the code rows of one matrix that are kept."""
-    keep_rows(
+    """Program (m, p) copies every p-th tile of the unique code rows of one matrix."""
+    copy_unique_rows(
         tl.load(members + tl.program_id(0)), tl.program_id(1), tl.num_programs(1), unique,
-        first_rows, first, code_starts, row_words, codes, kept, WORD, ALIGNED, ROWS, COLUMNS,
+        first_rows, first, code_starts, row_words, codes, symbols, WORD, ALIGNED, ROWS, COLUMNS,
     )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def quantize_distinct(
     )  # fmt: skip
 
 
-def keep_codes(
+def copy_unique_codes(
     matrices: MatrixList,
     unique: torch.Tensor,
     first: torch.Tensor,
@@ -178,7 +178,7 @@ def keep_codes(
     for group in matrices.groups:
         words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
         num_rows, columns = group.tile(_TILE_VALUES, words.row_words)
-        _keep_kernel[group.grid(num_rows, columns, words.row_words)](
+        _copy_unique_kernel[group.grid(num_rows, columns, words.row_words)](
             group.members, unique, matrices.rows.first_rows, first, matrices.starts,
             words.row_words, codes, symbols, WORD=TYPES[words.dtype], ALIGNED=words.aligned,
             ROWS=num_rows, COLUMNS=columns, num_warps=4,

@@ -122,8 +122,8 @@ def fields_of(values, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl
     bias: tl.constexpr = 2 ** (NBITS - 1)
     fields = _rounded(values, inverse, hashes, high, STOCHASTIC) - (MAGIC_BITS - bias)
     if STOCHASTIC:
-        kept = tl.minimum(tl.maximum(fields, 1), 2 * bias - 1)
-        result = tl.where(fields.to(tl.uint32) <= 2 * bias, kept, 0)
+        clamped = tl.minimum(tl.maximum(fields, 1), 2 * bias - 1)
+        result = tl.where(fields.to(tl.uint32) <= 2 * bias, clamped, 0)
     else:
         result = tl.where(fields.to(tl.uint32) < 2 * bias, fields, 0)
     return result

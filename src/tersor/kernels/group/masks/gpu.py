@@ -100,11 +100,11 @@ def _load_bits(places, mask, ROWS: tl.constexpr):
     else:
         raw = tl.load(places, mask=mask, other=0)
     bits = widened(raw, places).to(tl.int32, bitcast=True)
-    spoilt = tl.zeros([ROWS], tl.int32)
+    nonfinite = tl.zeros([ROWS], tl.int32)
     if places.dtype.element_ty == tl.float64:
         bits |= (((bits & 0x7FFFFFFF) == 0) & (raw != 0)).to(tl.int32)
-        spoilt = _max_rows(1 - (tl.abs(raw) < float("inf")).to(tl.int32), ROWS)
-    return bits, spoilt
+        nonfinite = _max_rows(1 - (tl.abs(raw) < float("inf")).to(tl.int32), ROWS)
+    return bits, nonfinite
 
 
 @triton.jit
@@ -114,16 +114,16 @@ def _peaks(bits, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _scaled(bits, spoilt, is_wide: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr):
+def _scaled(bits, nonfinite, is_wide: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr):
     """Return codes, magnitudes in units of the scale and sign masks of values, then stored scales and signedness of groups.
 
-    ``spoilt`` is what ``_load_bits`` returned, and is used if ``is_wide``, for float64 values.
+    ``nonfinite`` is what ``_load_bits`` returned, and is used if ``is_wide``, for float64 values.
     """
     WORDS: tl.constexpr = bits.shape[0]
     plus, minus = _peaks(bits, ROWS)
     peaks = tl.maximum(plus, minus)
     if not is_wide:
-        spoilt = (peaks >= _INFINITE).to(tl.int32)
+        nonfinite = (peaks >= _INFINITE).to(tl.int32)
     if tl.max(peaks, axis=0) >= _LIMIT:
         magnitudes = bits & 0x7FFFFFFF
         held = tl.minimum(magnitudes, _LIMIT - 1) | (bits & _SIGN)
@@ -141,7 +141,7 @@ def _scaled(bits, spoilt, is_wide: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.c
     units = magnitudes.to(tl.float32, bitcast=True) * _spread(inverse, WORDS)[:, None]
     codes = tl.maximum(_ceil_bits(units) - MAGIC_BITS, tl.minimum(magnitudes, 1))
     codes = tl.minimum(codes, _spread(tops, WORDS)[:, None])
-    marked = tl.where(spoilt > 0, _NAN_SCALE, stored | (is_signed << 15))
+    marked = tl.where(nonfinite > 0, _NAN_SCALE, stored | (is_signed << 15))
     return codes, units, bits >> 31, marked, is_signed
 
 
@@ -153,9 +153,9 @@ def _quantize(x_ptr, scales_ptr, data_ptr, limit, WHOLE: tl.constexpr, NBITS: tl
     WORDS: tl.constexpr = ROWS * _GROUP // PER_WORD
     word, row, j = tl.arange(0, WORDS), tl.arange(0, ROWS), tl.arange(0, PER_WORD)[None, :]
     position = word[:, None] * PER_WORD + j
-    bits, spoilt = _load_bits(x_ptr + position, None if WHOLE else position < limit, ROWS)
+    bits, nonfinite = _load_bits(x_ptr + position, None if WHOLE else position < limit, ROWS)
     is_wide: tl.constexpr = x_ptr.dtype.element_ty == tl.float64
-    codes, _, signs, marked, is_signed = _scaled(bits, spoilt, is_wide, NBITS, ROWS)
+    codes, _, signs, marked, is_signed = _scaled(bits, nonfinite, is_wide, NBITS, ROWS)
     fields = (codes ^ signs) - signs
     # half of all fields, in every field of a word
     ONES: tl.constexpr = (2 ** (NBITS * PER_WORD) - 1) // (2**NBITS - 1) * 2 ** (NBITS - 1)
@@ -219,8 +219,8 @@ def write_fractions(x_ptr, count, payload, NBITS: tl.constexpr, ROWS: tl.constex
         position = (_spread(start, WORDS) + within)[:, None] + j
         # without this hint the values of a word would be spread over threads
         position = tl.max_contiguous(tl.multiple_of(position, (1, PER_WORD)), (1, PER_WORD))
-        bits, spoilt = _load_bits(x_ptr + position, position < count, ROWS)
-        codes, units, _, _, _ = _scaled(bits, spoilt, is_wide, NBITS, ROWS)
+        bits, nonfinite = _load_bits(x_ptr + position, position < count, ROWS)
+        codes, units, _, _, _ = _scaled(bits, nonfinite, is_wide, NBITS, ROWS)
         parts = (units * 65536.0).to(tl.int32) - ((codes - 1) << 16) + (1 << 22)
         for code in tl.static_range(1, 2**NBITS):
             found = tl.sum(tl.where(codes == code, parts, 0), axis=1)[:, None]

@@ -104,10 +104,10 @@ def _extremes(raw, places, mask, EVEN: tl.constexpr, GROUPS: tl.constexpr):
     upper = lower
     if not EVEN:
         lower, upper = tl.where(mask, lower, _LARGEST_KEY), tl.where(mask, upper, _SMALLEST_KEY)
-    spoilt = tl.zeros([GROUPS], tl.int32)
+    nonfinite = tl.zeros([GROUPS], tl.int32)
     if places.dtype.element_ty == tl.float64:
-        spoilt = _reduced(1 - (tl.abs(raw) < float("inf")).to(tl.int32), GROUPS, True)
-    return _reduced(lower, GROUPS, False), _reduced(upper, GROUPS, True), spoilt
+        nonfinite = _reduced(1 - (tl.abs(raw) < float("inf")).to(tl.int32), GROUPS, True)
+    return _reduced(lower, GROUPS, False), _reduced(upper, GROUPS, True), nonfinite
 
 
 @triton.jit
@@ -137,7 +137,7 @@ def _packed(
     ``group_facts`` are minima, reciprocals of levels, and whether a value is not finite, as [words, 1].
     ``is_extreme`` says that some value may be infinite, NaN or beyond ``layout.LARGEST``.
     """
-    base, inverse, spoilt = group_facts
+    base, inverse, nonfinite = group_facts
     values = widened(raw, places)
     if is_extreme:
         values = tl.minimum(tl.maximum(values, -_LARGEST), _LARGEST)
@@ -148,7 +148,7 @@ def _packed(
         codes = (scaled + _MAGIC).to(tl.int32, bitcast=True) - MAGIC_BITS
     codes = tl.minimum(tl.maximum(codes, 0), _TOP)
     if is_extreme:
-        codes = tl.where(spoilt > 0, 0, codes)
+        codes = tl.where(nonfinite > 0, 0, codes)
     if not EVEN:
         codes = tl.where(mask, codes, 0)
     return tl.sum(codes << (2 * tl.arange(0, codes.shape[1]))[None, :], axis=1)
@@ -196,22 +196,22 @@ def _quantize(
     WORDS: tl.constexpr = GROUPS * CHUNK // PER_WORD
     place, mask = _chunk(0, limit, GROUP, GROUPS, CHUNK, PER_WORD)
     raw = _load(x_ptr + place, mask, EVEN)
-    least, greatest, spoilt = _extremes(raw, x_ptr + place, mask, EVEN, GROUPS)
+    least, greatest, nonfinite = _extremes(raw, x_ptr + place, mask, EVEN, GROUPS)
     for start in range(CHUNK, GROUP, CHUNK):
         at, is_there = _chunk(start, limit, GROUP, GROUPS, CHUNK, PER_WORD)
         values = _load(x_ptr + at, is_there, EVEN)
         found = _extremes(values, x_ptr + at, is_there, EVEN, GROUPS)
         least, greatest = tl.minimum(least, found[0]), tl.maximum(greatest, found[1])
-        spoilt = tl.maximum(spoilt, found[2])
+        nonfinite = tl.maximum(nonfinite, found[2])
     if x_ptr.dtype.element_ty != tl.float64:
-        spoilt = ((greatest >= _INFINITE) | (least <= _LEAST_INFINITE)).to(tl.int32)
+        nonfinite = ((greatest >= _INFINITE) | (least <= _LEAST_INFINITE)).to(tl.int32)
     minima, ranges, base, inverse = _limits(least, greatest, GROUPS)
-    minima, ranges = tl.where(spoilt > 0, 0, minima), tl.where(spoilt > 0, _NAN_RANGE, ranges)
+    minima, ranges = tl.where(nonfinite > 0, 0, minima), tl.where(nonfinite > 0, _NAN_RANGE, ranges)
     row = tl.arange(0, GROUPS)
     tl.store(limits_ptr + row, minima.to(tl.int16), mask=row * GROUP < limit)
     tl.store(limits_ptr + num_groups + row, ranges.to(tl.int16), mask=row * GROUP < limit)
     is_extreme = (tl.min(least, axis=0) < _LEAST) | (tl.max(greatest, axis=0) > _MOST)
-    facts = _spread(base, WORDS), _spread(inverse, WORDS), _spread(spoilt, WORDS)
+    facts = _spread(base, WORDS), _spread(inverse, WORDS), _spread(nonfinite, WORDS)
     hashes = hashes_of(first + place, low)
     packed = _packed(raw, x_ptr + place, mask, facts, hashes, high, is_extreme, STOCHASTIC, EVEN)
     _store_fields(data_ptr, packed, 0, limit, EVEN, GROUP, GROUPS, CHUNK, PER_WORD)
@@ -276,8 +276,8 @@ def _dequantize(
     # the bits of 2**23 + field, without a slow conversion
     codes = (fields | 0x4B000000).to(tl.float32, bitcast=True) - 2.0**23
     values = codes * levels[:, None] + base[:, None]
-    spoilt = tl.maximum((minima & 0x7FFF).to(tl.int32), (ranges & 0x7FFF).to(tl.int32))
-    if tl.max(spoilt, axis=0) < 0x7F80:
+    magnitudes = tl.maximum((minima & 0x7FFF).to(tl.int32), (ranges & 0x7FFF).to(tl.int32))
+    if tl.max(magnitudes, axis=0) < 0x7F80:
         if out_ptr.dtype.element_ty == tl.float16:
             values = tl.minimum(tl.maximum(values, -65504.0), 65504.0)
         store_values(out_ptr + position, values, mask, True, False)

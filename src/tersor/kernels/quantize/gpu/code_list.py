@@ -61,8 +61,8 @@ def _quantize_kernel(
     found, holds = quantize_values(values, step, inverse, tl.load(grids + 3 * k + 2), TYPE)
     fits = holds & (tl.abs(found) <= RADIUS)
     # unmasked: the gap up to the next tensor's codes belongs to the buffer
-    kept = tl.where(fits, found, 0).to(codes.dtype.element_ty)
-    tl.store(codes + tile * TILE + place, kept)
+    in_range = tl.where(fits, found, 0).to(codes.dtype.element_ty)
+    tl.store(codes + tile * TILE + place, in_range)
     missed = tl.sum(((base + place < count) & ~fits).to(tl.int32), axis=0)
     if missed > 0:
         tl.atomic_add(num_outliers, missed)

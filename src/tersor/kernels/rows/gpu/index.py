@@ -102,8 +102,8 @@ def low_nbits(nbits):
 
 
 @triton.jit
-def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
-    """Decide how matrix ``k`` is coded, which has ``kept`` rows with different codes.
+def _decide(k, num_unique, num_matrices, counts, widths, codes, grids, decisions):
+    """Decide how matrix ``k`` is coded, which has ``num_unique`` rows with different codes.
 
     ``decisions`` are the attributes of ``Decisions``. Returns the number of distinct rows, 0 if the matrix is not
     coded.
@@ -113,7 +113,7 @@ def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
     smallest = -below + BIAS
     alphabet = above - BIAS - smallest + 1
     is_coded = (above > 0) & (alphabet <= _NARROW) & (tl.load(grids + 3 * k) > 0)
-    num_coded = tl.where(is_coded, kept, 0)
+    num_coded = tl.where(is_coded, num_unique, 0)
     num_rows = tl.load(counts + k)
     nbits = ref_nbits(num_coded)
     symbols = 2 + ((num_coded - 1) >> low_nbits(nbits))
@@ -133,28 +133,28 @@ def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
 
 @jit_kernel(do_not_specialize=["num_matrices"])
 def _decide_kernel(
-    first_tiles, ends, num_kept, counts, widths, codes, grids, num_matrices, decisions,
+    first_tiles, ends, unique_counts, counts, widths, codes, grids, num_matrices, decisions,
     LANES: tl.constexpr,
 ):  # fmt: skip
     """One program sums the number of rows of one matrix with different codes, and decides how it is coded."""
     k = tl.program_id(0)
-    kept = sum_tiles(ends, first_tiles, k, LANES)
-    tl.store(num_kept + k, kept)
-    _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions)
+    num_unique = sum_tiles(ends, first_tiles, k, LANES)
+    tl.store(unique_counts + k, num_unique)
+    _decide(k, num_unique, num_matrices, counts, widths, codes, grids, decisions)
 
 
 @triton.jit
-def _kept_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl.constexpr):
+def _unique_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl.constexpr):
     """Return how many of the first ``distinct`` rows, distinct by value, are also distinct by code.
 
     ``begin`` is the first tile of the matrix. ``first`` lists the rows that are distinct by code, and the
     prefix sums ``ends`` over the tiles of rows that are distinct by value tell which of them to examine.
     """
-    kept = sum_before_in_tensor(ends, begin, begin + distinct // TILE)
-    number = kept + tl.arange(0, TILE)
+    before = sum_before_in_tensor(ends, begin, begin + distinct // TILE)
+    number = before + tl.arange(0, TILE)
     known = number < num_distinct
     place = tl.load(first + first_row + number, mask=known, other=0)
-    return kept + tl.sum((known & (place < distinct)).to(tl.int64), axis=0)
+    return before + tl.sum((known & (place < distinct)).to(tl.int64), axis=0)
 
 
 @triton.jit
@@ -188,8 +188,10 @@ def _split_tile(
     number, is_new = look_up(slots, tables, places, first_row + row, k, inside)
     if is_merged:
         again_slots, again_places = by_code
-        number, is_kept = look_up(again_slots, tables, again_places, first_row + number, k, inside)
-        is_new = is_new & is_kept
+        number, is_unique = look_up(
+            again_slots, tables, again_places, first_row + number, k, inside
+        )
+        is_new = is_new & is_unique
     bits = tl.reshape(is_new.to(tl.int32), [TILE // 32, 32]) << tl.arange(0, 32)[None, :]
     # a tile may be larger than the matrix, and the words after its marks belong to the next one
     word = tl.min(row, axis=0) // 32 + tl.arange(0, TILE // 32)
@@ -221,7 +223,7 @@ def _split_kernel(
         # if no rows were merged, numbering by codes equals numbering by values
         is_merged = num_distinct < tl.load(distinct_counts + k)
         if is_merged:
-            before = _kept_before(
+            before = _unique_before(
                 before, begin, tl.load(first_rows + k), num_distinct, again_ends, again_first, TILE
             )
         symbols = index_symbols(memory, starts, num_matrices, k, HAS_SYMBOLS)
@@ -235,18 +237,18 @@ def _split_kernel(
 @jit_kernel(do_not_specialize=["num_matrices"])
 def _index_kernel(
     counts, widths, first_tiles, first_rows, tables, distinct_counts, by_value, by_code,
-    again_first, num_kept, codes, grids, num_matrices, decisions, starts, memory, marks, refs,
+    again_first, unique_counts, codes, grids, num_matrices, decisions, starts, memory, marks, refs,
     TILE: tl.constexpr, TILE_WORDS: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
 ):  # fmt: skip
     """One program numbers the distinct rows of one matrix by code, decides, and splits all row numbers."""
     k = tl.program_id(0).to(tl.int64)
     again_slots, again_places = by_code
-    kept = number_matrix(
-        k, distinct_counts, first_rows, tables, again_slots, again_places, again_first, num_kept,
-        TILE,
+    num_unique = number_matrix(
+        k, distinct_counts, first_rows, tables, again_slots, again_places, again_first,
+        unique_counts, TILE,
     )  # fmt: skip
     num_distinct = _decide(
-        k, kept.to(tl.int64), num_matrices, counts, widths, codes, grids, decisions
+        k, num_unique.to(tl.int64), num_matrices, counts, widths, codes, grids, decisions
     ).to(tl.int32)
     if num_distinct > 0:
         is_merged = num_distinct < tl.load(distinct_counts + k)
