@@ -23,9 +23,10 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.recorded_encoder import RecordedEncoder
 from tersor.kernels.batch.pipeline import Bounded, Pipeline, RmsLevels
 from tersor.kernels.runtime.gpu.launch import Kernel, jit_kernel
-from tersor.kernels.runtime.gpu.tiles import address_table
+from tersor.kernels.runtime.gpu.tiles import address_table, tile_table
 from tersor.kernels.runtime.op import use_backend
-from tersor.kernels.runtime.recording import Recording, logged
+from tersor.kernels.runtime.recording import RECORDINGS, Recording, Recordings, logged
+from tersor.kernels.runtime.replay import graph_replay_nbytes, set_graph_replay
 from tersor.kernels.runtime.sparing import sparing_memory
 from tersor.types import Bound
 from tests.codecs.variants import NARROW_TABLE
@@ -104,8 +105,7 @@ def ordinary(xs, codec: Codec = RMS.codec) -> list[bytes]:
 
 
 def recording_of(encoder: RecordedEncoder) -> Recording:
-    (recorded,) = encoder._recorded.values()
-    return recorded.recording
+    return RECORDINGS.get(encoder._key()).recording
 
 
 def facts(made) -> list[list[int] | None]:
@@ -177,7 +177,7 @@ def test_a_call_that_returns_no_payload_is_not_recorded():
     first, other, *_ = drawn_lists()
     encoder = RecordedEncoder(first[0].device, RMS.encode)
     assert not encoder(first).memory.written(0).numel()
-    assert not encoder._recorded
+    assert RECORDINGS.get(encoder._key()) is None
     assert payloads(encoder(other)) == ordinary(other)
     assert payloads(encoder(first)) == ordinary(first)
 
@@ -243,11 +243,12 @@ def test_a_recording_holds_tables_only(case):
     most = sum(x.numel() for x in xs) // 2
     assert 0 < recording.held_nbytes < most + (16384 if case is CASES["ans-static"] else 0)
     arguments = [x for phase in recording._phases for launch in phase for x in launch.arguments]
-    held = {id(x) for x in recording._held}
-    assert all(id(x) in held for x in arguments if isinstance(x, Tensor) and x.numel())
-    before = [x.clone() for x in recording._held]
+    held = [x for phase in recording._phases for launch in phase for x in launch.held]
+    ids = {id(x) for x in held}
+    assert all(id(x) in ids for x in arguments if isinstance(x, Tensor) and x.numel())
+    before = [x.clone() for x in held]
     payloads(encoder(other))
-    assert all(torch.equal(x, was) for x, was in zip(recording._held, before, strict=True))
+    assert all(torch.equal(x, was) for x, was in zip(held, before, strict=True))
 
 
 def test_a_planted_fault_is_found(monkeypatch):
@@ -278,6 +279,78 @@ def test_nothing_is_repeated_where_memory_is_short(monkeypatch):
         assert payloads(encoder(other)) == ordinary(other)
 
 
+@pytest.fixture
+def stream(monkeypatch) -> list[int]:
+    """The handle of the current stream, which a test may replace."""
+    handles = [1]
+    monkeypatch.setattr(recorded_encoder, "_stream", lambda _: handles[0])
+    return handles
+
+
+def test_a_payload_that_is_written_on_another_stream_is_not_recorded(stream):
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    made = encoder(first)
+    key, stream[0] = encoder._key(), 2
+    assert payloads(made) == ordinary(first)
+    assert RECORDINGS.get(key) is None
+    assert RECORDINGS.get(encoder._key()) is None
+    # each stream has a recording of its own
+    payloads(encoder(other))
+    assert RECORDINGS.get(encoder._key()) is not None
+    assert RECORDINGS.get(key) is None
+
+
+def test_nothing_is_repeated_while_a_stream_is_captured(monkeypatch):
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    monkeypatch.setattr(Recording, "repeat", None)
+    monkeypatch.setattr(recorded_encoder, "_is_being_captured", lambda _: True)
+    assert payloads(encoder(other)) == ordinary(other)
+
+
+def test_a_repetition_keeps_the_tables_of_its_call_in_the_cache():
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    form = tuple(x.numel() for x in first)
+    table = tile_table(form, rms._TILE, first[0].device)
+    for k in range(600):
+        tile_table((1000 + k,), rms._TILE, first[0].device)
+    payloads(encoder(other))
+    # made again, it would be another object
+    assert tile_table(form, rms._TILE, first[0].device) is table
+
+
+def test_recordings_beyond_the_limit_of_memory_are_dropped_the_least_recently_used_first():
+    recordings = Recordings(max_nbytes=100)
+    for key in "abc":
+        recordings.put(key, key, 30)
+    assert recordings.get("a") == "a"
+    recordings.put("d", "d", 30)
+    assert [recordings.get(key) for key in "abcd"] == ["a", None, "c", "d"]
+    assert recordings.nbytes == 90
+    recordings.put("large", "large", 101)
+    assert recordings.nbytes == 0
+
+
+def test_turning_replays_off_drops_recordings_and_makes_none(monkeypatch):
+    first, other, *_ = drawn_lists()
+    encoder = RecordedEncoder(first[0].device, RMS.encode)
+    payloads(encoder(first))
+    assert graph_replay_nbytes() >= recording_of(encoder).held_nbytes > 0
+    try:
+        set_graph_replay(False)
+        assert graph_replay_nbytes() == 0
+        monkeypatch.setattr(Recording, "repeat", None)
+        for xs in (first, other, first):
+            assert payloads(encoder(xs)) == ordinary(xs)
+        assert graph_replay_nbytes() == 0
+    finally:
+        set_graph_replay(True)
+
+
 def test_lists_too_large_for_a_graph_are_repeated(monkeypatch):
     monkeypatch.setattr(
         "tersor.kernels.batch.gpu.fused_list.FusedList.can_be_copied", lambda *_: False
@@ -306,7 +379,9 @@ def test_on_a_gpu_streams_have_recordings_of_their_own(name):
         with torch.cuda.stream(side):
             assert payloads(encoder(first)) == wanted
             side.synchronize()
-    assert len(encoder._recorded) == 2
+    assert RECORDINGS.get(encoder._key()) is not None
+    with torch.cuda.stream(side):
+        assert RECORDINGS.get(encoder._key()) is not None
     held = torch.cuda.memory_allocated()
     for _ in range(20):
         payloads(encoder(first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from threading import local
@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.runtime.recording import log_table
 
 _MAX_TABLES: Final = 512
 """Most recently used tables that a cache holds."""
@@ -101,7 +102,7 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
 
     The returned function raises ``SpecError`` if a graph is captured without a warm-up.
     """
-    recent: OrderedDict[tuple[Any, ...], _T] = OrderedDict()
+    recent: OrderedDict[Any, _T] = OrderedDict()
     captured: dict[tuple[Any, ...], _T] = {}
 
     def while_capturing(key: tuple[Any, ...]) -> _T:
@@ -116,6 +117,13 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
             _substitution.held.append(made[0])
         return made[0]
 
+    def put(place: Hashable, value: _T) -> None:
+        # not ``move_to_end``, as another thread may have dropped it
+        recent.pop(place, None)
+        recent[place] = value
+        while len(recent) > _MAX_TABLES:
+            recent.popitem(last=False)
+
     @wraps(make)
     def found(*key: Any) -> _T:
         if _substitution.tables and (found, *key) in _substitution.tables:
@@ -129,11 +137,9 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
         place = (stream, key)
         value = recent.get(place)
         if value is None:
-            value = recent[place] = make(*key)
-            while len(recent) > _MAX_TABLES:
-                recent.popitem(last=False)
-        else:
-            recent.move_to_end(place)
+            value = make(*key)
+        put(place, value)
+        log_table(put, place, value)
         return value
 
     return found

@@ -20,6 +20,7 @@ import torch
 
 from tersor.errors import SpecError
 from tersor.kernels.runtime.device_cache import raw_stream, stream_of, substituted
+from tersor.kernels.runtime.recording import RECORDINGS
 from tersor.kernels.runtime.sparing import is_sparing
 
 _CALLS_BEFORE: Final = 2
@@ -295,15 +296,17 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
 
     The third call of `compress`, `encode_batch`, their decoders or an exchange with the same shapes, dtypes and
     kinds of bounds on a stream is captured, and later ones replay it: the host launches once instead of a dozen
-    times. Nothing is replayed inside a capture of your own, nor in a call with `max_workspace_nbytes`, which does not
-    count the memory of graphs either.
+    times. Large lists of `ans` and `rms`, whose graphs would hold too much memory, have their launches recorded and
+    repeated instead. Nothing is replayed or repeated inside a capture of your own, nor in a call with
+    `max_workspace_nbytes`, which does not count the memory of graphs either.
 
-    Setting it waits for all graphs to finish, drops them and frees their memory.
+    Setting it waits for all graphs to finish, drops them and all recordings, and frees their memory.
 
     Args:
-        enabled: False makes every call launch its kernels one by one.
+        enabled: False makes every call prepare and launch its kernels one by one.
         max_nbytes: device memory that graphs may hold, 512 MiB by default. All graphs are dropped when they
-            exceed it; where that keeps happening, capturing stops.
+            exceed it; where that keeps happening, capturing stops. Recordings hold at most as much in addition, and at
+            most 64 MiB: the least recently used are dropped.
 
     Raises:
         SpecError: ``enabled`` is not a bool, or ``max_nbytes`` no number of bytes.
@@ -315,8 +318,9 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
             f"max_nbytes must be a whole number of bytes, or None for 512 MiB, not {max_nbytes!r}"
         )
     REPLAYS.configure(enabled, max_nbytes)
+    RECORDINGS.configure(enabled, max_nbytes)
 
 
 def graph_replay_nbytes() -> int:
-    """Return the device memory that graphs of replayed calls hold, in bytes, including working memory."""
-    return REPLAYS.nbytes
+    """Return the device memory that graphs and recordings of repeated calls hold, in bytes, including working memory."""
+    return REPLAYS.nbytes + RECORDINGS.nbytes

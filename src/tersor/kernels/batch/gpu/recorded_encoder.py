@@ -12,42 +12,25 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.replay import are_addresses_aligned
 from tersor.kernels.runtime.device_cache import stream_of
 from tersor.kernels.runtime.gpu.tiles import address_table
-from tersor.kernels.runtime.recording import Recording, logged
+from tersor.kernels.runtime.recording import RECORDINGS, Place, Recording, logged
 from tersor.kernels.runtime.sparing import is_sparing
 
 _ENCODING: Final = 0
 _WRITING: Final = 1
 """Phases of a recorded encoding. In between the host may wait for the sizes."""
-_MOST_STREAMS: Final = 16
-"""Streams with a recording of their own; on others every call is made as usual."""
 
 
 class _Result(NamedTuple):
-    """Where a recorded encoding left one of its results.
-
-    Attributes:
-        nbytes: size of the memory that it lies in.
-        offset: its first byte there.
-        like: an empty tensor of its dtype.
-        numel: number of its values.
-    """
+    """Where a recorded encoding left one of its results: at a place of a memory of ``nbytes`` bytes."""
 
     nbytes: int
-    offset: int
-    like: torch.Tensor
-    numel: int
+    place: Place
 
     @classmethod
     def of(cls, x: torch.Tensor) -> _Result:
         """Describe a result of the recorded call."""
         storage = x.untyped_storage()
-        offset = x.data_ptr() - storage.data_ptr()
-        return cls(storage.nbytes(), offset, x.new_empty(0), x.numel())
-
-    def of_memory(self, memory: torch.Tensor) -> torch.Tensor:
-        """Return the result in other memory of ``nbytes`` bytes."""
-        nbytes = self.numel * self.like.itemsize
-        return memory[self.offset : self.offset + nbytes].view(self.like.dtype)
+        return cls(storage.nbytes(), Place(x.data_ptr() - storage.data_ptr(), x.dtype, x.numel()))
 
 
 class _Recorded(NamedTuple):
@@ -55,7 +38,8 @@ class _Recorded(NamedTuple):
 
     Attributes:
         recording: takes the table of addresses, the memory of each result, and that of the payloads.
-        results: the sizes, ``FusedList.needed`` and ``FusedList.keys``; None for those that there are not.
+        results: the sizes, ``FusedList.needed`` and ``FusedList.keys``; None for a result that the
+            call does not have.
         capacity: most bytes that the payloads can take.
         device: device of the tensors.
     """
@@ -74,7 +58,7 @@ class _Recorded(NamedTuple):
                 found.append(None)
                 continue
             given.append(_new_memory(one.nbytes, self.device))
-            found.append(one.of_memory(given[-1]))
+            found.append(one.place.of_memory(given[-1]))
         self.recording.repeat(_ENCODING, working, given)
         sizes, needed, keys = found
         memory = Unwritten(self.capacity, xs, (working, *given), self.write)
@@ -95,7 +79,7 @@ class RecordedEncoder:
     The form is shapes, dtype and device of the tensors, and everything that ``encode`` depends on besides them.
     """
 
-    __slots__ = ("_device", "_encode", "_recorded")
+    __slots__ = ("_device", "_encode")
 
     def __init__(
         self, device: torch.device, encode: Callable[[Sequence[torch.Tensor]], FusedList]
@@ -109,29 +93,34 @@ class RecordedEncoder:
                 ``room``.
         """
         self._device, self._encode = device, encode
-        self._recorded: dict[int | None, _Recorded] = {}
 
     def __call__(self, xs: Sequence[torch.Tensor]) -> FusedList:
         """Encode tensors of the form, which is not checked.
 
         The call is made as usual where it cannot be repeated: addresses are not aligned as kernels were compiled for,
-        memory is limited, or the stream is being captured, as a graph would read tables that belong to this object.
+        memory is limited, recording is turned off, or the stream is being captured, as a graph would read tables that
+        belong to the recording.
         """
         with torch.cuda.device_of(xs[0]):
             pointers = tuple([x.data_ptr() for x in xs])
             if (
                 not are_addresses_aligned(pointers)
+                or not RECORDINGS.is_enabled
                 or is_sparing()
                 or _is_being_captured(self._device)
             ):
                 return self._encode(xs)
             table = address_table(pointers, self._device)
-            recorded = self._recorded.get(_stream(self._device))
+            recorded: _Recorded | None = RECORDINGS.get(self._key())
             return self._record(xs, table) if recorded is None else recorded.encode(xs, table)
+
+    def _key(self) -> tuple[RecordedEncoder, int | None]:
+        """Return what identifies the recording of the current stream."""
+        return self, _stream(self._device)
 
     def _record(self, xs: Sequence[torch.Tensor], table: torch.Tensor) -> FusedList:
         """Encode a list; the call is recorded when its payloads are written for the first time."""
-        stream = _stream(self._device)
+        key = self._key()
         with logged() as encoding:
             made = self._encode(xs)
         unwritten = cast("Unwritten", made.memory)
@@ -140,16 +129,15 @@ class RecordedEncoder:
 
         def write(state: tuple[torch.Tensor, ...] | None, nbytes: int) -> torch.Tensor:
             with torch.cuda.device_of(table):
-                # an address is recorded by the memory that it points into, and none points into no memory
-                if stream in self._recorded or stream != _stream(self._device) or not nbytes:
+                # an empty result has no address to record
+                if RECORDINGS.get(key) is not None or key != self._key() or not nbytes:
                     return unwritten.write(state, nbytes)
                 with logged() as writing:
                     out = unwritten.write(state, nbytes)
                 recording = Recording([encoding, writing], [table, *given, out], ["room"])
             places = tuple(None if x is None else _Result.of(x) for x in results)
             recorded = _Recorded(recording, places, unwritten.capacity, self._device)
-            if len(self._recorded) < _MOST_STREAMS:
-                self._recorded[stream] = recorded
+            RECORDINGS.put(key, recorded, recording.held_nbytes)
             return out
 
         return made._replace(memory=unwritten._replace(write=write))
