@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 from tersor import Bound, compress, decompress, set_graph_replay, use_backend
 from tersor.codecs.codec import LAST_PACKED
-from tersor.kernels.batch.encoded_list import Unwritten
+from tersor.kernels.batch.encoded_list import Settling, Unwritten
 from tests.checks import assert_within_bound
 from tests.triton_device import DEVICE, MARKS
 
@@ -60,6 +60,33 @@ def test_payloads_are_those_of_a_first_call(codec, second, writes):
     assert held_nbytes <= 16 / 15 * packed.nbytes + 8, (
         "memory that was expected and not needed is given back"
     )
+
+
+def test_a_size_that_is_expected_is_read_before_the_payload_is_written(writes, monkeypatch):
+    begin = Settling.__init__
+    read_after: list[int] = []
+
+    def begun(self, *arguments):
+        read_after.append(len(writes))
+        begin(self, *arguments)
+
+    monkeypatch.setattr(Settling, "__init__", begun)
+    with use_backend("gpu"):
+        for _ in range(2):
+            compress(values(1.0), Bound.absolute(0.01), codec="flat")
+    # the first call waits for the size and then writes; so does the second, but it writes at once
+    assert read_after == [0, 1]
+    assert len(writes) == 2
+
+
+def test_a_call_with_little_memory_does_not_change_what_is_expected(writes):
+    bound = Bound.absolute(0.01)
+    with use_backend("gpu"):
+        compress(values(1.0), bound, codec="flat")
+        (known,) = LAST_PACKED._found.values()
+        compress(values(100.0), bound, codec="flat", max_workspace_nbytes=1 << 24)
+    assert list(LAST_PACKED._found.values()) == [known]
+    assert known.nbytes > 0
 
 
 def test_another_form_has_no_expected_size(writes):

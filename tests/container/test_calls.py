@@ -10,9 +10,11 @@ import torch
 
 from tersor import Bound, TensorInfo, create
 from tersor.codecs.stream import Flat
-from tersor.container import calls
+from tersor.container import calls, coding
 from tersor.container.calls import calls_of
 from tersor.errors import SpecError
+from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.runtime.sparing import sparing_memory
 
 
 def tensors(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -113,11 +115,35 @@ def test_outputs_that_fitted_once_are_asked_again_for_what_may_change():
 
 
 def test_many_forms_of_a_list_are_remembered_and_the_oldest_forgotten():
-    codecs, most = [Flat(bound=Bound.relative(0.1))], calls._MAX_FORMS
-    forms = [calls.form_to_encode([torch.zeros(k + 1)], codecs) for k in range(most + 1)]
-    assert calls.form_to_encode([torch.zeros(most + 1)], codecs) is forms[most]
-    assert calls.form_to_encode([torch.zeros(2)], codecs) is forms[1]
-    assert calls.form_to_encode([torch.zeros(1)], codecs) is not forms[0]
+    codecs, most = [Flat(bound=Bound.relative(0.1))] * 2, calls._MAX_FORMS
+
+    def form(k: int) -> calls.ListForm:
+        return calls.form_to_encode([torch.zeros(5), torch.zeros(k)], codecs)
+
+    forms = [form(k + 1) for k in range(most + 1)]
+    assert form(most + 1) is forms[most]
+    assert form(2) is forms[1]
+    assert form(1) is not forms[0]
+
+
+def test_forms_whose_first_tensors_differ_do_not_push_each_other_out():
+    codecs = [Flat(bound=Bound.relative(0.1))]
+    forms = [calls.form_to_encode([torch.zeros(k + 1)], codecs) for k in range(200)]
+    again = [calls.form_to_encode([torch.zeros(k + 1)], codecs) for k in range(200)]
+    assert all(one is other for one, other in zip(forms, again, strict=True))
+
+
+def test_a_repetition_is_neither_noted_nor_used_where_memory_is_short():
+    xs, codecs = tensors(1), [Flat(bound=Bound.relative(0.1))]
+    form = calls.form_to_encode(xs, codecs)
+    first = EncodedList([8], torch.zeros(8, dtype=torch.uint8), again=lambda _: first)
+    form.repeat(first)
+    other = EncodedList([8], torch.zeros(8, dtype=torch.uint8), again=lambda _: other)
+    with sparing_memory():
+        form.repeat(other)
+        assert coding._encode_again(form, xs) is None
+    (part,) = coding._encode_again(form, xs)
+    assert part.encoded is first
 
 
 def test_a_list_with_a_tensor_twice_is_remembered_too():

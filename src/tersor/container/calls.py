@@ -25,9 +25,9 @@ from tersor.types import TensorInfo, check_tensor
 
 Group = tuple[Codec, list[int]]
 """A codec, and the positions of the tensors that it processes in one call."""
-_MAX_FORMS: Final = 64
-"""Forms cached per list of codecs; a new list may be compared with all of them, in 1.3 us each. A training step has one
-for each window of saved activations."""
+_MAX_FORMS: Final = 16
+"""Forms cached per list of codecs and shape of the first tensor; a new list is compared with up to all of them, in
+1.3 us each."""
 
 
 class ListForm:
@@ -81,8 +81,10 @@ class ListForm:
         self.encode_again = encoded.again if is_repeatable else None
 
 
-_KNOWN: Final[LruCache[list[ListForm]]] = LruCache(max_forms=256)
-"""Forms of lists that passed all checks, most recent first, keyed by the ids of their codecs."""
+_MAX_LISTS: Final = 1024
+"""A training step has 32 lists of saved activations to encode and as many to decode."""
+_KNOWN: Final[LruCache[list[ListForm]]] = LruCache(_MAX_LISTS)
+"""Forms of lists that passed all checks, newest first, by the ids of their codecs and the shape of the first tensor."""
 
 
 def _known_form(
@@ -100,6 +102,12 @@ def _remember(key: Hashable, form: ListForm) -> ListForm:
     return form
 
 
+def _first_shape(tensors: Sequence[Any]) -> Hashable:
+    """Return the shape of the first tensor, which distinguishes most lists; None without one."""
+    first = next(iter(tensors), None)
+    return tuple(first.shape) if isinstance(first, torch.Tensor | TensorInfo) else None
+
+
 def form_to_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> ListForm:
     """Return the form of a list to encode.
 
@@ -108,7 +116,7 @@ def form_to_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> 
     """
     check_is_list(tensors, "tensors")
     held = _held(codecs)
-    key = (form_to_encode, len(tensors), *map(id, held))
+    key = (form_to_encode, len(tensors), _first_shape(tensors), *map(id, held))
     form = _known_form(key, tensors)
     if form is None:
         _check_can_encode(tensors, held)
@@ -130,7 +138,8 @@ def form_to_decode(
     """
     held, wanted = _held(codecs), list(infos)
     given = () if out is None else out
-    key = (form_to_decode, device, num_payloads, out is None, len(given), *map(id, held))
+    shape = _first_shape(wanted)
+    key = (form_to_decode, device, num_payloads, shape, out is None, len(given), *map(id, held))
     form = _known_form(key, given, wanted)
     if form is None:
         check_can_decode(num_payloads, infos, held)

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import pytest
 import torch
 
 from tersor.kernels.runtime import readback
 from tersor.kernels.runtime.readback import Readback
-
-
-class Event:
-    """An event of a device that works at once."""
-
-    def record(self, stream) -> None:
-        del stream
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
-@pytest.fixture(autouse=True)
-def _free(monkeypatch):
-    monkeypatch.setattr(readback, "_free", defaultdict(list))
+from tests.kernels.simulated_readback import main_memory_as_device
 
 
 @pytest.fixture
 def device(monkeypatch) -> torch.device:
-    """Main memory in the place of a GPU."""
-    empty = torch.empty
-
-    def unpinned(nbytes, *, pin_memory, **options):
-        assert pin_memory
-        return empty(nbytes, **options)
-
-    monkeypatch.setattr(readback.torch, "empty", unpinned)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(readback, "current_stream", lambda device: None)
-    return torch.device("cpu")
+    return main_memory_as_device(monkeypatch)
 
 
 def received(numbers, device) -> Readback:

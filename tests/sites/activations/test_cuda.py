@@ -84,6 +84,27 @@ def test_another_stream_gives_the_same_gradients(codec) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_memory_of_another_stream_is_not_reused_before_it_is_encoded() -> None:
+    base = torch.randn(1 << 20, device="cuda")
+    weight = torch.ones_like(base).requires_grad_()
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    with activations.compressed("group8"):
+        hidden = weight * base
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            out = hidden * weight
+        main.wait_stream(side)
+        with torch.cuda.stream(side):
+            # what the context encodes on this stream at its end starts long after the next lines
+            torch.cuda._sleep(10**9)
+        del hidden
+    others = [torch.full_like(base, 1e6) for _ in range(8)]
+    out.sum().backward()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(weight.grad, 2 * base, rtol=0.05, atol=0.05)
+    del others
+
+
 @pytest.mark.parametrize("codec", ["group4", "rms"])
 def test_the_peak_falls(codec) -> None:
     model = resnet(32, 6).cuda()

@@ -95,15 +95,22 @@ def test_a_list_is_encoded_on_the_stream_of_its_tensors(gpu, monkeypatch) -> Non
     encode = window_module.encode_batch
     monkeypatch.setattr(window_module, "_running_on", running_on)
     monkeypatch.setattr(
-        window_module, "encode_batch", lambda *args: found.append(current[-1]) or encode(*args)
+        window_module,
+        "encode_batch",
+        lambda *args: found.append(("encode", current[-1])) or encode(*args),
+    )
+    monkeypatch.setattr(
+        window_module, "protect_from_reuse", lambda x: found.append((x.numel(), current[-1]))
     )
     window = Window(1 << 20, CODECS["group4"])
-    entry = _entry(torch.randn(1024))
-    window.add(entry, entry.form.restored())
+    entries = [_entry(torch.randn(1024)), _entry(torch.randn(2048))]
+    for entry in entries:
+        window.add(entry, entry.form.restored())
     # set by ``add`` for tensors on a GPU; the window is flushed where another stream is current
     window._stream = "its own"
     window.flush()
-    assert found == ["its own"]
+    # tensors may be memory of another stream, which does not wait for this one
+    assert found == [("encode", "its own"), (1024, "its own"), (2048, "its own")]
 
 
 def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import torch
@@ -280,6 +281,7 @@ class Settling:
     def __init__(self, lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> None:
         """Start to read the sizes, and with ``dtype`` the ranges as in ``settled``, without waiting."""
         self._lists, self._dtype = lists, dtype
+        self._lock = Lock()
         waiting = [one for one in lists if not one.is_settled]
         self._tensors = [part for one in waiting for part in _facts(one, dtype is not None)]
         self._readback: Readback | None = None
@@ -291,22 +293,29 @@ class Settling:
     @property
     def has_arrived(self) -> bool:
         """True if the sizes have arrived, so that ``finish`` need not wait for them."""
-        return self._readback is None or self._readback.has_arrived
+        readback = self._readback
+        return readback is None or readback.has_arrived
 
     def finish(self, written: Sequence[EncodedList] | None = None) -> list[EncodedList]:
         """Return what ``settled`` does, without waiting for work that was enqueued after the start.
 
         ``written`` are the same lists, if their payloads were written since.
         """
-        lists, readback = self._lists if written is None else written, self._readback
-        if readback is None:
+        lists, facts = self._lists if written is None else written, self._arrived()
+        if facts is None:
             return settled(lists, self._dtype)
-        readback.wait()
-        facts = _numbers(readback.contents, self._tensors)
-        found = [one if one.is_settled else _settle(one, facts, self._dtype) for one in lists]
-        self._readback = None
-        readback.reuse()
-        return found
+        return [one if one.is_settled else _settle(one, facts, self._dtype) for one in lists]
+
+    def _arrived(self) -> Iterator[list[int]] | None:
+        """Wait for the numbers and return them; None if there are none, or they were returned before."""
+        with self._lock:
+            readback, self._readback = self._readback, None
+            if readback is None:
+                return None
+            readback.wait()
+            numbers = list(_numbers(readback.contents, self._tensors))
+            readback.reuse()
+        return iter(numbers)
 
 
 def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:

@@ -218,6 +218,15 @@ def _fields_per_call(values: torch.Tensor) -> int:
     return _FIELDS_PER_GPU_CALL if values.is_cuda else _VALUES_PER_CALL
 
 
+def protect_from_reuse(values: torch.Tensor) -> None:
+    """Reuse the memory of a tensor only after the work enqueued on the current stream, whichever stream allocated it.
+
+    Autograd would hold it until backward, so the caller does not wait for other streams before freeing it.
+    """
+    if values.is_cuda:
+        values.record_stream(current_stream(values.device))
+
+
 def exact_form(values: torch.Tensor) -> BitFields | PackedForm | None:
     """Return a smaller exact form of flat values, or None if it would save too little (``_LEAST_RATIOS``).
 

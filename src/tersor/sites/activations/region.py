@@ -31,6 +31,7 @@ from tersor.sites.activations.forms import (
     dense_parts,
     exact_form,
     nbytes_of,
+    protect_from_reuse,
 )
 from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
 from tersor.sites.activations.pooling import PoolIndices
@@ -266,6 +267,7 @@ class Region:
             if self._known(look.key, "lossy", t) or self._known(look.key, "exact", t):
                 # counted already: autograd would hold it once
                 self._ledger.drop_original_bytes(entry)
+            protect_from_reuse(look.values)
             return SavedView(entry, tuple(t.shape), look.stride)
         windows = call.windows()
         if windows is not None and t.dtype == torch.int64:
@@ -273,6 +275,7 @@ class Region:
             form = PoolIndices.of(dense, windows)
         if form is None:
             return None
+        protect_from_reuse(look.values)
         return SavedView(
             Entry(t, form, "pooling indices", self._ledger), tuple(t.shape), look.stride
         )
@@ -285,6 +288,7 @@ class Region:
             form = exact_form(look.values)
             if form is None:
                 return self._keep(t, "exact: mask")
+            protect_from_reuse(look.values)
             entry = Entry(t, form, "masks", self._ledger)
             self._entries.add((look.key, "exact"), entry, t)
         return SavedView(entry, tuple(t.shape), look.stride)

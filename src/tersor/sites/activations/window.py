@@ -38,6 +38,7 @@ from tersor.sites.activations.forms import (
     PackedForm,
     Unchanged,
     WindowPayloads,
+    protect_from_reuse,
 )
 from tersor.types import TensorInfo
 
@@ -210,6 +211,8 @@ class _EncodedList:
             for entry, x, split in zip(entries, values, _split(decoded, parts), strict=True):
                 entry.mse = mean_square(torch.cat(split), x)
         self._batch.read_ahead()
+        for x in values:
+            protect_from_reuse(x)
         for k, entry in enumerate(entries):
             entry.replace(PendingPayload(self, k, values[k].nbytes), codec.codec_id)
         if is_large:
