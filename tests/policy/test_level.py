@@ -41,6 +41,16 @@ def test_two_updates_reach_the_target_without_overshooting_it(first, power) -> N
     assert abs(score_at(level, power) - 0.95) < 0.005
 
 
+@pytest.mark.parametrize("power", [1.7, 2, 2.6, 3.3])
+@pytest.mark.parametrize("first", [0.5, 0.8, 0.99])
+def test_four_updates_reach_the_target_for_all_measured_powers(first, power) -> None:
+    controller = ScoreController(target=0.95, levels=LEVELS)
+    level = 0.1 * (2 / first - 2) ** (1 / power)
+    for _ in range(4):
+        level = controller.next_level(level, score_at(level, power))
+    assert abs(score_at(level, power) - 0.95) < 0.005
+
+
 def test_one_update_meets_the_target_of_a_gradient_with_independent_noise() -> None:
     exact, noise = torch.randn(2, 1 << 18, generator=torch.Generator().manual_seed(0)).unbind()
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from tersor import Bound, SpecError, create
 from tersor.policy import gradient_similarity
 from tersor.sites import activations
-from tersor.sites.activations import compiled_graphs
+from tersor.sites.activations import compiled_graphs, watching
 from tersor.sites.activations.watching import untraced
 from tests.sites.activations.models import (
     MultiHead,
@@ -238,6 +238,21 @@ def test_hooks_are_excluded_only_where_dynamo_watches(monkeypatch) -> None:
         hook(torch.ones(1))
     torch.compile(lambda x: hook(x * 2) + 1, backend="aot_eager")(torch.ones(1))
     assert seen == [(None, False)] * 2
+
+
+def test_without_torchs_private_question_hooks_are_excluded_once_dynamo_is_loaded(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(watching, "_frame_callback", None)
+    excluded = []
+    monkeypatch.setattr(torch.compiler, "disable", lambda f: excluded.append(f) or f)
+
+    @untraced
+    def hook(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    hook(torch.ones(1))
+    assert len(excluded) == 1
 
 
 def test_what_the_context_of_compiled_code_lacks_is_said() -> None:

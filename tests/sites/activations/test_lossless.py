@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -73,6 +75,21 @@ def test_under_autocast_gradients_are_equal_and_weights_are_not_encoded() -> Non
     weights = sum(p.numel() for p in model.parameters() if p.dim() > 1)
     # copies of weights in bfloat16 count as parameters
     assert compression.report().forms["parameters"].original_nbytes > weights
+
+
+@pytest.mark.parametrize("forward_is_cast", [False, True])
+def test_backward_may_be_called_under_autocast(forward_is_cast) -> None:
+    model, x = Transformer(), tokens()
+
+    def found(context) -> list[torch.Tensor]:
+        with context, torch.autocast("cpu", torch.bfloat16, enabled=forward_is_cast):
+            out = model(x)
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            out.float().square().mean().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    assert all_equal(found(nullcontext()), found(activations.compressed("raw")))
 
 
 @pytest.mark.parametrize(

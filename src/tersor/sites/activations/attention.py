@@ -18,6 +18,8 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tersor.sites.activations.autocast import autocast_disabled
+
 _BACKENDS: Final[tuple[tuple[SDPBackend, Callable[[], bool]], ...]] = (
     (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.flash_sdp_enabled),
     (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.mem_efficient_sdp_enabled),
@@ -46,18 +48,17 @@ def recomputed_attention(
     """Compute ``scaled_dot_product_attention``, and save only its arguments for backward."""
     device_type = query.device.type
     options = dropout_p, is_causal, scale, enable_gqa
-    if not torch.is_autocast_enabled(device_type):
-        return _recorded(query, key, value, attn_mask, *options)
-    # cast as autocast would inside the operator; backward runs without autocast
-    dtype = torch.get_autocast_dtype(device_type)
-    query, key, value = (x.to(dtype) for x in (query, key, value))
-    if attn_mask is not None and attn_mask.is_floating_point():
-        attn_mask = attn_mask.to(dtype)
-    with torch.autocast(device_type, enabled=False):
-        return _recorded(query, key, value, attn_mask, *options)
+    if torch.is_autocast_enabled(device_type):
+        # cast as autocast would inside the operator; backward runs without autocast
+        dtype = torch.get_autocast_dtype(device_type)
+        query, key, value = (x.to(dtype) for x in (query, key, value))
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.to(dtype)
+    with autocast_disabled(device_type):
+        return _computed(query, key, value, attn_mask, *options)
 
 
-def _recorded(*arguments: Any) -> torch.Tensor:
+def _computed(*arguments: Any) -> torch.Tensor:
     """Compute attention, by an opaque operator if it is being traced."""
     out: torch.Tensor
     if torch.compiler.is_compiling():
@@ -107,6 +108,7 @@ def _gradients(
     *options, needs_mask = options_and_need
     inputs = _differentiable(query, key, value, attn_mask, needs_mask)
     with (
+        autocast_disabled(query.device.type),
         _forward_rng(state, query.device, options[0]),
         _allowed_backends(int(state[0])),
         _autograd_enabled(),

@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tersor.sites.activations.autocast import autocast_disabled
 from tersor.sites.activations.calls import Call
 from tersor.sites.activations.entry import (
     Entry,
@@ -69,8 +70,8 @@ class _Function(NamedTuple):
         return sum(x.nbytes for x in given if isinstance(x, torch.Tensor))
 
     def apply(self, source: torch.Tensor) -> torch.Tensor:
-        """Apply the function to ``source``."""
-        with torch.no_grad():
+        """Apply the function to ``source``, as it was given it: autocast had cast that and the weights."""
+        with torch.no_grad(), autocast_disabled(source.device.type):
             return self.func(source, *self.args, **self.kwargs)
 
 

@@ -351,7 +351,7 @@ class Region:
         return None if found is None else self._quality.clipped_factor(found)
 
     def _codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
-        # most passes have no rules, and asking whether something is of an abstract class takes Python several calls
+        # most passes have no rules, and ``isinstance`` with an abstract class is slow
         if not self.rules:
             return self._quality.codec(has_zeros=has_zeros, factor=factor)
         rule = self.rules[-1]

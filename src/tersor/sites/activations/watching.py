@@ -9,11 +9,23 @@ from types import FunctionType
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _found_frame_callback() -> Callable[[], object] | None:
+    """Return dynamo's function for the callback that watches this thread; None if this torch has none there."""
+    try:
+        from torch._C._dynamo.eval_frame import get_eval_frame_callback
+    except ImportError:
+        return None
+    found: Callable[[], object] = get_eval_frame_callback
+    return found
+
+
+_frame_callback: Final = _found_frame_callback()
 
 
 def untraced(function: _F) -> _F:
@@ -27,16 +39,23 @@ def untraced(function: _F) -> _F:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # dynamo could not trace the last question, and answers the first one with True
-        if not torch.compiler.is_dynamo_compiling() and (
-            "torch._dynamo" not in sys.modules or get_eval_frame_callback() is None
-        ):
+        if not _dynamo_watches():
             return function(*args, **kwargs)
         if not made:
             made.append(torch.compiler.disable(function))
         return made[0](*args, **kwargs)
 
     return cast("_F", call)
+
+
+def _dynamo_watches() -> bool:
+    """True unless it is certain that dynamo neither traces this call nor watches this thread."""
+    # while dynamo traces, the answer to this is True; the next question it could not trace
+    if torch.compiler.is_dynamo_compiling():
+        return True
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return _frame_callback is None or _frame_callback() is not None
 
 
 class CallReceiver(Protocol):

@@ -85,7 +85,7 @@ class Kernel:
     def prepared(
         self, grid: tuple[int, ...], arguments: Sequence[Any], options: Mapping[str, Any]
     ) -> Callable[[list[Any]], None] | None:
-        """Return what repeats a launch that was made on the current device, on its current stream.
+        """Return a function that repeats a launch that was made on the current device, on its current stream.
 
         It takes the arguments, with addresses for tensors. Numbers that do not fit in 32 bits are cut off, unless the
         recorded number did not fit either or the parameter is in ``wide_parameters``. It is None in Triton's interpreter.

@@ -372,7 +372,7 @@ def widths_of(unions, BLOCK: tl.constexpr):
 
 @triton.jit
 def _store_words(fields, width, target, place):
-    """Store each lane's fields as ``width`` words from ``place`` in ``target`` on, which is memory or a staging."""
+    """Store each lane's fields as ``width`` words from ``place`` in ``target`` on, which is global or shared memory."""
     most = tl.max(width, axis=0)
     if most <= 8:
         _store_small(fields, width, target, place)
