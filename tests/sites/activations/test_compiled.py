@@ -9,12 +9,13 @@ import torch
 from torch import nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional
 
 from tersor import Bound, SpecError, create
 from tersor.policy import gradient_similarity
 from tersor.sites import activations
-from tersor.sites.activations import compiled_graphs, watching
+from tersor.sites.activations import compiled_graphs, compiled_order, watching
 from tersor.sites.activations.watching import untraced
 from tests.sites.activations.models import (
     MultiHead,
@@ -83,6 +84,58 @@ def test_gradients_are_equal_bit_for_bit_in_one_graph(name, dynamic) -> None:
     if name != "cnn":
         assert _count(backward, "tersor.attention_backward") > 0
         assert _count(backward, "scaled_dot_product") == 0
+
+
+def _through_views(node, step):
+    """Return nodes reached from ``node`` by ``step`` (its inputs or its users), passing through views."""
+    found = []
+    for one in step(node):
+        found += _through_views(one, step) if compiled_order._is_view(one) else [one]
+    return found
+
+
+def _most_coded_at_once(graph: torch.fx.Graph) -> tuple[int, int]:
+    """Return how many tensors that are encoded or decoded exist at most at once in a graph, and in all."""
+    place = {node: k for k, node in enumerate(graph.nodes)}
+    lives = []
+    for node in graph.nodes:
+        if "tersor.encode" in str(node.target):
+            (first,) = _through_views(node, lambda one: one.all_input_nodes)
+        elif "tersor.decode" in str(node.target):
+            first = node
+        else:
+            continue
+        readers = [
+            one for one in _through_views(first, lambda one: one.users) if one.op != "output"
+        ]
+        lives.append((place[first], max(map(place.get, readers))))
+    alive = [sum(first <= k <= last for first, last in lives) for k in range(len(place))]
+    return max(alive), len(lives)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tensors_are_encoded_early_and_decoded_late(monkeypatch, dynamic) -> None:
+    layers = [part for _ in range(8) for part in (nn.Linear(64, 64), nn.Tanh(), nn.LayerNorm(64))]
+    model, x = nn.Sequential(*layers), torch.randn(128, 64, requires_grad=True)
+    found = {}
+    for name in ("placed", "left"):
+        torch._dynamo.reset()
+        graphs: list[torch.fx.Graph] = []
+
+        def compiler(graph, _, graphs=graphs):
+            graphs.append(graph.graph)
+            return make_boxed_func(graph.forward)
+
+        backend = aot_autograd(fw_compiler=compiler, bw_compiler=compiler)
+        compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+        gradients(compiled, model, x, activations.compiled("group8"))
+        found[name] = [_most_coded_at_once(graph) for graph in graphs]
+        monkeypatch.setattr(compiled_graphs, "place_coding", lambda *_: None)
+    for most, total in found["placed"]:
+        assert most < total / 3
+    # a planted fault: the order that torch gives them
+    for most, total in found["left"]:
+        assert most > 0.9 * total
 
 
 @pytest.mark.parametrize("name", ["group4", "group8", "fp8"])

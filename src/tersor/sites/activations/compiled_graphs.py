@@ -7,6 +7,7 @@ size of every payload, so only codecs of fixed size are possible.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
@@ -20,6 +21,7 @@ from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
 from tersor.ops import GraphCodec
 from tersor.sites.activations.attention import recomputed_attention
+from tersor.sites.activations.compiled_order import place_coding
 from tersor.sites.activations.quality import check_codec
 from tersor.sites.activations.watching import SEEN_THROUGH
 
@@ -102,6 +104,11 @@ class CompiledCompression:
             self._sees_eager |= x.grad_fn is not None and x.nbytes >= _MIN_NBYTES
             return (x.detach(),)
         self._is_traced = True
+        context = _hook_context()
+        if context is not None and "_fw_graph" in context:
+            # what hooks inserted for the tensors before this one; the last one may stay where torch puts it, as it is
+            # usually the last to be saved and the first to be needed
+            place_coding(context["_fw_graph"], context["_bw_graph"])
         if not self._is_lossy(x):
             return (x,)
         # the backward graph is compiled for the tensor's order of dimensions in memory
@@ -168,15 +175,21 @@ def _graph_module(function: Any) -> fx.GraphModule:
     return fx.GraphModule({}, graph)
 
 
+def _hook_context() -> Mapping[str, Any] | None:
+    """Return both graphs and the node of the tensor being packed; None if this version of torch does not expose them."""
+    from torch._functorch._aot_autograd import graph_compile
+
+    ask = getattr(graph_compile, "_get_saved_tensor_hook_context", None)
+    found: Mapping[str, Any] | None = None if ask is None else ask()
+    return found
+
+
 def _users_in_backward() -> list[str]:
     """Return the names of the operators that use the tensor being packed in backward, and of the one that made it.
 
     The list is empty if this version of torch does not expose them.
     """
-    from torch._functorch._aot_autograd import graph_compile
-
-    ask = getattr(graph_compile, "_get_saved_tensor_hook_context", None)
-    context = None if ask is None else ask()
+    context = _hook_context()
     if context is None:
         return []
     saved, backward = context["_node"], context["_bw_graph"]
