@@ -298,7 +298,7 @@ def steers(rank: int) -> dict[str, Any]:
         ("shards", sharded(reshard_after_forward=True), tokens(rank)),
         ("replicas", DistributedDataParallel(cnn_of_rank()), images(rank)),
     ):
-        compression = activations.compressed(target_score=0.8, every=1)
+        compression = activations.compressed(target_score=0.9999, every=1)
         start = compression.report().level
         for _ in range(3):
             gradients(model, x, compression)

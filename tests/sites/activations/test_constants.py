@@ -28,6 +28,7 @@ def _forms(forward, model: nn.Module, x: torch.Tensor, **options) -> dict[str, i
     return {form: tally.held_nbytes for form, tally in report.forms.items()}
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta:UserWarning")
 @pytest.mark.parametrize("layout", ["matmul", "linear", "csr", "coo", "csc"])
 def test_a_matrix_that_the_user_holds_costs_nothing(layout) -> None:
     matrix = _mostly_zeros(100, 100, share=0.5)

@@ -78,12 +78,16 @@ def test_a_probe_of_nothing_is_refused() -> None:
         compression.probe(model, _forward_and_loss(model, compression))
 
 
-def test_the_closed_form_agrees_with_a_probe_where_masks_are_exact() -> None:
+def _without_norms() -> nn.Module:
     torch.manual_seed(0)
-    model = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
         nn.Flatten(), nn.Linear(16 * 256, 10),
     )  # fmt: skip
+
+
+def test_the_closed_form_agrees_with_a_probe_where_masks_are_exact() -> None:
+    model = _without_norms()
     compression = activations.compressed("rms", target_score=0.9, every=1)
     measured = compression.probe(model, _forward_and_loss(model, compression))
     # forget what the probe taught
@@ -99,8 +103,7 @@ def test_the_closed_form_agrees_with_a_probe_where_masks_are_exact() -> None:
 
 @pytest.mark.parametrize(("codec", "target"), [("rms", 0.97), ("ans", 0.9)])
 def test_the_score_is_steered_to_its_target_without_a_probe(codec, target) -> None:
-    torch.manual_seed(0)
-    model = resnet(8, 2)
+    model = _without_norms()
     compression = activations.compressed(codec, target_score=target, every=1)
     start = compression.report().level
     _train(model, compression, 25)
@@ -109,6 +112,28 @@ def test_the_score_is_steered_to_its_target_without_a_probe(codec, target) -> No
     assert report.is_predicted
     assert abs(report.similarity.score - target) < 0.03
     assert report.level != start
+
+
+def test_the_level_grows_only_after_a_probe_where_predictions_miss_errors(caplog) -> None:
+    torch.manual_seed(0)
+    model = resnet(8, 2)
+    compression = activations.compressed(target_score=0.8, every=1)
+    start = compression.report().level
+    with caplog.at_level(logging.WARNING, logger="tersor"):
+        _train(model, compression, 5)
+    assert compression.report().level == start
+    assert sum("predictions miss the errors of batch_norm" in line for line in caplog.messages) == 1
+    assert compression.probe(model, _forward_and_loss(model, compression)).score > 0.8
+    _train(model, compression, 2)
+    assert compression.report().level > start
+
+
+def test_the_level_falls_without_a_probe() -> None:
+    torch.manual_seed(0)
+    compression = activations.compressed(target_score=0.9999, every=1)
+    start = compression.report().level
+    _train(resnet(8, 2), compression, 5)
+    assert compression.report().level < start
 
 
 def test_a_probe_corrects_what_is_predicted() -> None:
@@ -249,7 +274,7 @@ def test_the_state_of_another_step_is_refused() -> None:
 
 def test_the_report_has_the_level_that_its_score_is_of() -> None:
     torch.manual_seed(0)
-    model = resnet(8, 2)
+    model = _without_norms()
     compression = activations.compressed("ans", target_score=0.9, every=1)
     levels = []
     for _ in range(4):

@@ -56,6 +56,9 @@ _POOLING_DIMS: Final = {
 """Pooling functions and their number of dimensions. Backward needs the layout of the input, not its values."""
 
 ATTENTION: Final = "scaled_dot_product_attention"
+PREDICTED: Final = WEIGHTED | {"relu", "relu_", "relu6", "hardtanh", "hardtanh_", "threshold"}
+"""Functions whose saved errors reach gradients as the closed form of the score assumes: through the input of a weight.
+Those like ReLU need the zeros of their output alone, which stay exact."""
 _FIRST_ONLY: Final = WEIGHTED | _NORMS | _POINTWISE
 _SMALL_FACTOR: Final = 8
 

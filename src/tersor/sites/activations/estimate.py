@@ -16,10 +16,15 @@ from tersor.sites.activations.entry import Entry
 
 
 class NoiseEstimate:
-    """Collects the relative noise of the weight gradients of one step."""
+    """Collects the relative noise of the weight gradients of one step.
+
+    Attributes:
+        missed: functions of the step whose saved errors the closed form misses.
+    """
 
     def __init__(self) -> None:
         """Start without weights."""
+        self.missed: set[str] = set()
         self._weights: dict[int, _Weight] = {}
         self._ratios: list[torch.Tensor] = []
 
@@ -31,6 +36,10 @@ class NoiseEstimate:
         if id(weight) not in self._weights:
             self._weights[id(weight)] = _Weight(weight, self._ratios)
         self._weights[id(weight)].watch(out, list(entries))
+
+    def miss(self, name: str) -> None:
+        """See ``Observer``."""
+        self.missed.add(name)
 
     def similarity(self) -> Similarity | None:
         """Return the predicted similarity of the step; None before its backward. Waits for a GPU."""

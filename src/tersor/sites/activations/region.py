@@ -11,7 +11,7 @@ from torch.nn import functional
 from tersor.codecs import Codec
 from tersor.sites.activations.attention import recomputed_attention
 from tersor.sites.activations.balance import PassFactors
-from tersor.sites.activations.calls import DROPOUTS, WEIGHTED, Call
+from tersor.sites.activations.calls import ATTENTION, DROPOUTS, PREDICTED, WEIGHTED, Call
 from tersor.sites.activations.decoding import Decoder
 from tersor.sites.activations.entry import (
     Entries,
@@ -58,6 +58,10 @@ class Observer(Protocol):
 
     def watch(self, weight: torch.Tensor, out: torch.Tensor, entries: list[Entry]) -> None:
         """Observe a weight, the output computed with it, and the entries of its input."""
+        ...
+
+    def miss(self, name: str) -> None:
+        """Note a function whose saved errors affect gradients in a way that is not observed."""
         ...
 
 
@@ -140,12 +144,16 @@ class Region:
         outer, self._call = self._call, call
         try:
             if func is functional.scaled_dot_product_attention and call.records:
+                if self._observer is not None:
+                    self._observer.miss(ATTENTION)
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
             if call.source is not None and self._recomputes:
                 self._outputs.note(call, func, out)
             if self._observer is not None and call.name in WEIGHTED and call.coded:
                 self._observer.watch(call.tensors[1], out, call.coded)
+            elif self._observer is not None and call.coded and call.name not in PREDICTED:
+                self._observer.miss(call.name)
             return out
         finally:
             self._call = outer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from tersor.policy import BudgetController, ScoreController, Similarity
@@ -13,6 +14,8 @@ from tersor.sites.activations.report import Ledger
 from tersor.sites.activations.state import State
 
 _log = logging.getLogger("tersor")
+_UNCALIBRATED: Final = 1.0
+"""Ratio below, before the first probe."""
 _CALIBRATIONS: Final = (0.05, 50.0)
 """Limits on the ratio of the loss that a probe measures to the predicted one."""
 
@@ -40,7 +43,7 @@ class Steering:
         self._warned: set[str] = set()
         self.num_passes = 0
         self.estimate: NoiseEstimate | None = None
-        self._calibration = 1.0
+        self._calibration = _UNCALIBRATED
         self._is_learned = True
 
     def begin_pass(self, last: Ledger) -> None:
@@ -59,8 +62,8 @@ class Steering:
             self._fit_budget(controller, ledger)
         if isinstance(controller, ScoreController):
             found = self.predicted()
-            if found is not None:
-                self._learn(found, is_predicted=True)
+            if self.estimate is not None and found is not None:
+                self._learn(found, is_predicted=True, missed=self.estimate.missed)
             elif self.estimate is not None and self.similarity is None:
                 self._warn(
                     "target_score",
@@ -86,11 +89,26 @@ class Steering:
         lost = (self._calibration * (1 - x) for x in found)
         return Similarity(*(max(0.0, 1 - x) for x in lost))
 
-    def _learn(self, found: Similarity, *, is_predicted: bool) -> None:
+    def _learn(
+        self, found: Similarity, *, is_predicted: bool, missed: Collection[str] = ()
+    ) -> None:
+        """Steer by a similarity; until a probe, no further than the initial level if a prediction ``missed`` functions.
+
+        A CNN with batch norms was predicted to score 0.97 where a probe found 0.6.
+        """
         controller, level = self.quality.controller, self.quality.level
         self.similarity, self.similarity_level, self.is_predicted = found, level, is_predicted
-        if isinstance(controller, ScoreController) and level is not None:
-            self.quality.level = controller.next_level(level, found.score)
+        if not isinstance(controller, ScoreController) or level is None:
+            return
+        self.quality.level = controller.next_level(level, found.score)
+        most = max(level, controller.levels.start)
+        if missed and self._calibration == _UNCALIBRATED and self.quality.level > most:
+            self.quality.level = most
+            self._warn(
+                "unprobed",
+                f"target_score keeps the level at {most:g}: predictions miss the errors of {', '.join(sorted(missed))}; "
+                "call probe every 50 steps or so, which measures the score and lets the level grow",
+            )
 
     def _fit_budget(self, controller: BudgetController, ledger: Ledger) -> None:
         level, held_nbytes = self.quality.level, ledger.held_nbytes
