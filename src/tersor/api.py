@@ -35,7 +35,7 @@ def resolve_codec(
     kind.check_options(options)
     if bound is not None:
         if not kind.takes_bound():
-            raise SpecError(f"codec {codec!r} promises a size, not an error: leave bound out")
+            raise SpecError(f"codec {codec!r} takes no error bound: leave bound out")
         options["bound"] = bound
     return create(codec, device=x.device, **options)
 

@@ -176,9 +176,7 @@ def check_bound(codec_id: str, bound: Bound | None) -> None:
             "or store values exactly with --codec raw"
         )
     if bound is not None and not registry.get(codec_id).takes_bound():
-        raise SpecError(
-            f"codec {codec_id!r} promises a size, not an error: leave out --abs and --rel"
-        )
+        raise SpecError(f"codec {codec_id!r} takes no error bound: leave out --abs and --rel")
 
 
 def _write(
@@ -293,8 +291,10 @@ def _say_summary(screen: Screen, values: Mapping[str, Any]) -> None:
     if len(arrays) == 1:
         config = arrays[0]["codec"]
         guarantee = registry.from_config(config).guarantee
-        bound = bound_words(config, guarantee, arrays[0]["error_bound"])
-        promise = f"codec {codec_words(config)}, promised error {bound}"
+        error_bound = arrays[0]["error_bound"]
+        bound = bound_words(config, guarantee, error_bound)
+        promised = "promise" if error_bound is None else "promised error"
+        promise = f"codec {codec_words(config)}, {promised}: {bound}"
     else:
         counts = Counter(array["codec"]["id"] for array in arrays)
         used = ", ".join(f"{codec_id} x {count}" for codec_id, count in counts.most_common())

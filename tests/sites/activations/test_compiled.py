@@ -308,6 +308,35 @@ def test_without_torchs_private_question_hooks_are_excluded_once_dynamo_is_loade
     assert len(excluded) == 1
 
 
+def test_nothing_is_steered_in_compiled_graphs() -> None:
+    with pytest.raises(SpecError, match="leave step out, or take activations"):
+        activations.compiled(step=0.5)
+
+
+def test_a_report_is_of_the_context_entered_last_which_may_have_none() -> None:
+    model, x = cnn(), images()
+    gradients(model, model, x, activations.compressed("group4"))
+    assert activations.report().codec == "group4"
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    gradients(compiled, model, x, activations.compiled("group4"))
+    with pytest.raises(AttributeError, match="the context around compiled code has no 'report'"):
+        activations.report()
+
+
+def test_a_context_that_sees_no_function_of_compiled_code_says_so_once(caplog) -> None:
+    model, x = cnn(), images()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compression = activations.compressed("group4")
+    with caplog.at_level(logging.WARNING, logger="tersor"):
+        for _ in range(2):
+            gradients(compiled, model, x, compression)
+    assert sum("compiled code takes activations.compiled" in one for one in caplog.messages) == 1
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="tersor"):
+        gradients(model, model, x, activations.compressed("group4"))
+    assert not caplog.messages
+
+
 def test_what_the_context_of_compiled_code_lacks_is_said() -> None:
     with pytest.raises(AttributeError, match="no 'report': nobody sees there"):
         activations.compiled("group4").report()

@@ -73,7 +73,10 @@ def test_report_is_that_of_the_compression_entered_last(monkeypatch) -> None:
 def test_one_step_and_one_tensor_are_said_in_the_singular() -> None:
     compression = activations.compressed("raw")
     model, x = _model(), torch.randn(128, 64)
-    for title in ("1 step, codec raw; the last step saved 1 tensor twice", "2 steps, codec raw;"):
+    for title in (
+        "1 forward pass, codec raw; the last one saved 1 tensor twice",
+        "2 forward passes, codec raw;",
+    ):
         with compression:
             model(x).sum().backward()
         assert str(compression.report()).startswith(title)

@@ -12,6 +12,12 @@ from tersor.sites.activations.wrapping import unwrap, wrap
 compressed = Compression
 compiled = CompiledCompression
 
+
+def __dir__() -> list[str]:
+    """Return the public names; modules of the package have names such as ``balance``, which is a method."""
+    return sorted(__all__)
+
+
 __all__ = [
     "ActivationReport",
     "CompiledCompression",

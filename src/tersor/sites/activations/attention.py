@@ -212,6 +212,14 @@ class _Attention(torch.autograd.Function):
         return _padded(differentiate(gradient, ctx.state, *arguments), ctx.options)
 
 
+def _refuse_second_derivative(ctx: Any, *gradients: Any) -> Any:
+    del ctx, gradients
+    raise RuntimeError(
+        "attention inside activations.compressed has no second derivative; compute what you differentiate twice outside "
+        "of the context"
+    )
+
+
 def _state(device: torch.device, dropout_p: float) -> torch.Tensor:
     """Return a byte with one bit per allowed backend, followed by the generator's state if dropout uses it."""
     are_on: list[bool] = [is_on() for _, is_on in _BACKENDS]
@@ -283,3 +291,4 @@ _ATTENTION_BACKWARD: Final = torch.library.custom_op(
 torch.library.register_fake("tersor::attention", _fake)
 torch.library.register_fake("tersor::attention_backward", _backward_fake)
 torch.library.register_autograd("tersor::attention", _differentiate, setup_context=_save)
+torch.library.register_autograd("tersor::attention_backward", _refuse_second_derivative)

@@ -22,6 +22,7 @@ from tersor.errors import SpecError
 from tersor.ops import GraphCodec
 from tersor.sites.activations.attention import recomputed_attention
 from tersor.sites.activations.compiled_order import place_coding
+from tersor.sites.activations.compression import note_entered
 from tersor.sites.activations.quality import check_codec
 from tersor.sites.activations.watching import SEEN_THROUGH
 
@@ -51,7 +52,7 @@ class CompiledCompression:
     losses and attention kernels. Attention saves only q, k and v.
 
     Args:
-        codec: id of a codec of fixed size, or a codec object.
+        codec: id of a codec of fixed size, ``group4`` by default, or a codec object.
         **options: options of the codec, if it is given by its id.
 
     Raises:
@@ -64,6 +65,8 @@ class CompiledCompression:
         check_codec(codec, "compiled")
         if isinstance(codec, Codec) and options:
             raise SpecError("a codec object has its own options; leave others out")
+        if not isinstance(codec, Codec):
+            _refuse_steering(registry.get(codec), options)
         chosen = codec if isinstance(codec, Codec) else registry.create(codec, **options)
         if chosen.size_kind != "fixed":
             raise SpecError(
@@ -78,6 +81,7 @@ class CompiledCompression:
 
     def __enter__(self) -> Self:
         """Compress what compiled code saves from here on, unless gradients are disabled."""
+        note_entered(self)
         with ExitStack() as stack:
             if torch.is_grad_enabled():
                 stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
@@ -152,6 +156,17 @@ class _ReplacedAttention(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             return recomputed_attention(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _refuse_steering(kind: type[Codec], options: Mapping[str, Any]) -> None:
+    """Raise ``SpecError`` for an option of ``Compression`` that a codec of this kind does not have."""
+    steering = {"step", "target_score", "budget_bytes", "every"} & options.keys()
+    odd = sorted(steering - set(kind.option_names()))
+    if odd:
+        raise SpecError(
+            f"nothing is steered inside compiled graphs; leave {odd[0]} out, or take activations.compressed around code "
+            "that is not compiled"
+        )
 
 
 def _warn_of_eager_code() -> None:

@@ -39,8 +39,8 @@ number limits both."""
 _EVERY: Final = 25
 _MIN_NBYTES: Final = 4096
 """Smaller tensors are saved unchanged."""
-_last: Compression | None = None
-"""The compression entered last; referenced so that ``report()`` works after ``with compressed(...):``."""
+_last: Any = None
+"""The context entered last, of eager or of compiled code; referenced so that ``report()`` works after ``with compressed(...):``."""
 
 
 class Compression:
@@ -141,8 +141,7 @@ class Compression:
         Raises:
             RuntimeError: hooks of saved tensors are disabled here.
         """
-        global _last  # noqa: PLW0603 - what ``report`` without a manager is about
-        _last = self
+        note_entered(self)
         regions = self._regions()
         if self._is_paused or not torch.is_grad_enabled() or regions:
             regions.append(None)
@@ -176,6 +175,7 @@ class Compression:
         if region is not None:
             region.__exit__(*error)
             self._steering.check_factors(region.balanced)
+            self._steering.check_seen(self._ledger)
 
     def checked_rule(self, rule: object) -> Rule:
         """Validate a rule for a part of a model, and return it with a factor as a float.
@@ -383,12 +383,20 @@ def _with_state(
     return made
 
 
+def note_entered(context: Any) -> None:
+    """Make a context the one that ``report()`` is about."""
+    global _last  # noqa: PLW0603 - of the process, like the function
+    _last = context
+
+
 def report() -> ActivationReport:
     """Return the report of the compression entered last.
 
     Raises:
         SpecError: none has been entered.
+        AttributeError: it was that of compiled code, which has no report.
     """
     if _last is None:
         raise SpecError("no compression was entered yet; call this after a forward pass under one")
-    return _last.report()
+    found: ActivationReport = _last.report()
+    return found

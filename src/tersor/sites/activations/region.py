@@ -37,7 +37,7 @@ from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, s
 from tersor.sites.activations.pooling import PoolIndices
 from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.recomputing import Outputs, saves_input
-from tersor.sites.activations.report import HELD_BY_OTHERS, PARAMETERS, Ledger
+from tersor.sites.activations.report import HELD_BY_OTHERS, PARAMETERS, UNSEEN, Ledger
 from tersor.sites.activations.until_end import PendingEntry, decided
 from tersor.sites.activations.watching import CallMode, untraced
 from tersor.sites.activations.window import EncodingWindows, mean_square
@@ -194,7 +194,7 @@ class Region:
         if self.rules and self.rules[-1] is None:
             reason = "exact: rule"
         elif call is None:
-            reason = "exact: unknown function"
+            reason = UNSEEN
         elif not t.is_floating_point():
             reason = "exact: complex" if t.is_complex() else INTEGERS
         elif sums_to_one(origin):

@@ -11,6 +11,7 @@ from tersor.policy import Similarity
 
 PARAMETERS: Final = "parameters"
 HELD_BY_OTHERS: Final = "held by others"
+UNSEEN: Final = "exact: unknown function"
 _FREE: Final = (PARAMETERS, HELD_BY_OTHERS)
 """Forms whose memory exists anyway, so they do not count as held."""
 
@@ -124,6 +125,11 @@ class Ledger:
         with self._live.lock:
             self.num_duplicates += 1
             self.duplicate_nbytes += nbytes
+
+    @property
+    def original_nbytes(self) -> int:
+        """Bytes that autograd would hold for the tensors of the step, without memory that exists anyway."""
+        return sum(tally.original_nbytes for form, tally in self.forms.items() if is_costly(form))
 
     @property
     def held_nbytes(self) -> int:
@@ -244,7 +250,7 @@ class ActivationReport:
         factors = ""
         if self.factors:
             factors = f" times {_listed(self.factors)}"
-        title = f"{_counted(self.num_steps, 'step')}, codec {self.codec}{_at(self.level)}{factors}"
+        title = f"{_passes(self.num_steps)}, codec {self.codec}{_at(self.level)}{factors}"
         if self.similarity is not None:
             how = "predicted" if self.is_predicted else "measured"
             title += (
@@ -252,9 +258,13 @@ class ActivationReport:
                 f"{self.similarity.cosine:.3f} ({how})"
             )
         return (
-            f"{title}; the last step saved {_counted(self.num_duplicates, 'tensor')} twice "
+            f"{title}; the last one saved {_counted(self.num_duplicates, 'tensor')} twice "
             f"({self.duplicate_nbytes / 2**20:.2f} MiB):"
         )
+
+
+def _passes(number: int) -> str:
+    return "1 forward pass" if number == 1 else f"{number} forward passes"
 
 
 def _counted(number: int, noun: str) -> str:

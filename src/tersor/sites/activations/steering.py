@@ -10,7 +10,7 @@ from tersor.policy import BudgetController, ScoreController, Similarity
 from tersor.sites.activations.balance import LevelFactors, PassFactors
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.quality import Quality
-from tersor.sites.activations.report import Ledger
+from tersor.sites.activations.report import UNSEEN, Ledger
 from tersor.sites.activations.state import State
 
 _log = logging.getLogger("tersor")
@@ -130,6 +130,16 @@ class Steering:
             self._warn(
                 "factors",
                 "the factors of levels are of another model: none of them fits a tensor that this one saves; call balance again",
+            )
+
+    def check_seen(self, ledger: Ledger) -> None:
+        """Warn, once, if most of what a pass saved stayed exact because no torch function was seen to save it."""
+        unseen = ledger.forms.get(UNSEEN)
+        if unseen is not None and 2 * unseen.original_nbytes > ledger.original_nbytes:
+            self._warn(
+                "unseen",
+                "most of what this pass saved stays exact, as no torch function was seen to save it: compiled code takes "
+                "activations.compiled instead of this context, and a torch.autograd.Function of your own saves exactly",
             )
 
     def _warn(self, kind: str, sentence: str) -> None:
