@@ -94,7 +94,7 @@ class Steering:
     ) -> None:
         """Steer by a similarity; until a probe, no further than the initial level if a prediction ``missed`` functions.
 
-        A CNN with batch norms was predicted to score 0.97 where a probe found 0.6.
+        Of a small CNN with batch norms, 0.97 was predicted where exact gradients showed 0.6 (scratch run, one seed).
         """
         controller, level = self.quality.controller, self.quality.level
         self.similarity, self.similarity_level, self.is_predicted = found, level, is_predicted
