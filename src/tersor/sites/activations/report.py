@@ -129,12 +129,17 @@ class Ledger:
     @property
     def original_nbytes(self) -> int:
         """Bytes that autograd would hold for the tensors of the step, without memory that exists anyway."""
-        return sum(tally.original_nbytes for form, tally in self.forms.items() if is_costly(form))
+        return sum(tally.original_nbytes for tally in _costly(self.forms))
 
     @property
     def held_nbytes(self) -> int:
         """Bytes held for the tensors of the step, without memory that exists anyway."""
-        return sum(tally.held_nbytes for form, tally in self.forms.items() if is_costly(form))
+        return sum(tally.held_nbytes for tally in _costly(self.forms))
+
+
+def _costly(forms: Mapping[str, Tally]) -> list[Tally]:
+    """Return the tallies of forms that hold memory that would not exist otherwise."""
+    return [tally for form, tally in forms.items() if is_costly(form)]
 
 
 def is_costly(form: str) -> bool:
@@ -178,12 +183,12 @@ class ActivationReport:
     @property
     def original_nbytes(self) -> int:
         """Bytes that autograd would hold, counting each tensor once, without memory that exists anyway."""
-        return sum(tally.original_nbytes for form, tally in self.forms.items() if is_costly(form))
+        return sum(tally.original_nbytes for tally in _costly(self.forms))
 
     @property
     def held_nbytes(self) -> int:
         """Bytes held in their place."""
-        return sum(tally.held_nbytes for form, tally in self.forms.items() if is_costly(form))
+        return sum(tally.held_nbytes for tally in _costly(self.forms))
 
     @property
     def ratio(self) -> float:
