@@ -18,6 +18,7 @@ from tersor.bench.activations.measuring import are_equal, counted, exact_gradien
 from tersor.bench.activations.suite import ActivationsConfig, run_activations
 from tersor.bench.core.rows import ActivationRow
 from tersor.errors import SpecError
+from tests.bench.simulated_device import SimulatedDevice
 
 PLAN = CasePlan(model="resnet34", batch=2, is_smoke=True)
 GPT = CasePlan(model="gpt-2M", batch=2, is_smoke=True)
@@ -61,6 +62,20 @@ def test_every_way_has_a_row_with_bytes_times_and_gradients(no_children):
     ]
     assert all("MALLOC_MMAP_THRESHOLD_" in environment for *_, environment in no_children)
     assert rows["rms-1"].memory.peak_nbytes == 2000
+
+
+def test_a_step_on_a_gpu_is_timed_as_one_of_several_in_a_row(monkeypatch):
+    device = SimulatedDevice().patch(monkeypatch)
+    is_first = True
+
+    def step():
+        nonlocal is_first
+        # behind another contender the host is slower, and a training's host queues ahead of the device
+        device.launch(host_s=0.3 if is_first else 0.06, device_s=0.1)
+        is_first = False
+
+    seconds = suite._clock(torch.device("cuda")).seconds(step)
+    assert seconds == pytest.approx(0.1 + 0.06 / suite._STEPS_PER_LOOP)
 
 
 def test_rows_that_are_there_are_not_made_again(no_children):

@@ -96,6 +96,20 @@ def test_a_loop_is_timed_from_an_idle_device_until_it_is_idle_again(monkeypatch)
     assert seen == ["wait", "clock", *["call"] * 4, "wait", "clock"]
 
 
+def test_calls_before_a_loop_are_not_timed(monkeypatch):
+    seen, now = [], iter([10.0, 11.0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append("wait"))
+
+    def read():
+        seen.append("clock")
+        return next(now)
+
+    monkeypatch.setattr(timing.time, "perf_counter", read)
+    clock = LoopClock(CUDA, num_calls=2, num_before=3)
+    assert clock.seconds(lambda: seen.append("call")) == 0.5
+    assert seen == [*["call"] * 3, "wait", "clock", "call", "call", "wait", "clock"]
+
+
 def test_the_host_s_clock_is_for_the_host():
     assert isinstance(clock_of(CPU), HostClock)
 

@@ -125,10 +125,19 @@ class LoopClock:
     kind: ClassVar[ClockKind] = "loop"
 
     def __init__(
-        self, device: torch.device, num_calls: int = 128, most_s: float = math.inf
+        self,
+        device: torch.device,
+        num_calls: int = 128,
+        most_s: float = math.inf,
+        num_before: int = 0,
     ) -> None:
-        """Average over ``num_calls`` calls, or fewer if they would exceed ``most_s``; at least one."""
+        """Average over ``num_calls`` calls, or fewer if they would exceed ``most_s``; at least one.
+
+        ``num_before`` calls go before each loop and are not timed: they leave caches and allocators as the same call
+        leaves them, not as another task did.
+        """
         self._device, self.num_calls, self._most_s = device, num_calls, most_s
+        self._num_before = num_before
         self._counts: dict[Task, int] = {}
 
     def seconds(self, task: Task) -> float:
@@ -145,6 +154,8 @@ class LoopClock:
         return max(1, min(self.num_calls, lasting))
 
     def _mean_s(self, task: Task, num_calls: int) -> float:
+        for _ in range(self._num_before):
+            task()
         torch.cuda.synchronize(self._device)
         begin = time.perf_counter()
         for _ in range(num_calls):
