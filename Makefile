@@ -7,9 +7,13 @@ STAMP := $(VENV)/.tersor-installed
 TORCHREC_VENV := .venv-torchrec
 TORCHREC_STAMP := $(TORCHREC_VENV)/.tersor-installed
 PYTEST_ARGS ?= -n auto
+GPU_PYTHON ?= 3.12
+# ignored by git; on a GPU machine, unpacked from the archive that make gpu-packages writes
+GPU_PACKAGES := peers/gpu-packages
+GPU_PATH := src:$(GPU_PACKAGES)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-torchrec test-gpu sanitize lint format types bench-smoke clean
+.PHONY: help quickstart test test-torchrec test-gpu sanitize gpu-packages lint format types bench-smoke clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,13 +49,22 @@ test-torchrec: $(TORCHREC_STAMP) ## run the tests of the TorchRec codecs, in an 
 
 # a machine with a GPU brings a torch for it, so these two use its own Python
 test-gpu: ## run the tests that need a GPU, with this machine's Python and torch
-	PYTHONPATH=src OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m gpu -n 12 -p no:benchmark -q
+	PYTHONPATH=$(GPU_PATH) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m gpu -n 12 -p no:benchmark -q
 
 sanitize: ## let compute-sanitizer watch every codec on this machine's GPU
-	PYTHONPATH=src compute-sanitizer --tool racecheck --error-exitcode 9 \
+	PYTHONPATH=$(GPU_PATH) compute-sanitizer --tool racecheck --error-exitcode 9 \
 	  $(PYTHON) -m tests.container.sanitized --flips 1
-	PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
+	PYTHONPATH=$(GPU_PATH) PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
 	  $(PYTHON) -m tests.container.sanitized --flips 2
+
+gpu-packages: $(STAMP) ## pack what a GPU machine without network lacks, for its Python (GPU_PYTHON), into peers/gpu-packages.tgz
+	rm -rf $(GPU_PACKAGES) $(GPU_PACKAGES).tgz
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --target $(GPU_PACKAGES) --no-compile \
+	  --python-version $(GPU_PYTHON) --only-binary :all: --no-deps -c constraints.txt \
+	  $(foreach glibc,_2_28 _2_27 2014,--platform manylinux$(glibc)_x86_64) \
+	  execnet jinja2 lz4 markupsafe msgspec pytest-timeout pytest-xdist xxhash zstandard \
+	  nvidia-libnvcomp-cu13 nvidia-nvcomp-cu13
+	tar czf $(GPU_PACKAGES).tgz $(GPU_PACKAGES) && rm -rf $(GPU_PACKAGES)
 
 lint: $(STAMP) ## check style, format and spelling
 	$(BIN)/ruff check .
