@@ -13,7 +13,7 @@ from typing import Final
 import torch
 import triton.language as tl
 
-from tersor.kernels.batch.gpu.rms import HEAD_NBYTES, scales_start
+from tersor.kernels.batch.gpu.rms_write import HEAD_NBYTES, scales_start
 from tersor.kernels.batch.pipeline import RmsPipeline
 from tersor.kernels.entropy.rans.gpu.decode_streams import (
     LEVELS,
