@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tersor import Bound, Codec, EncodedList
-from tersor.codecs.codec import checked_payload
+from tersor.codecs.arguments import checked_payload
 from tersor.kernels.batch.encoded_list import finish_decoding
 
 

@@ -17,13 +17,8 @@ import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs import Codec, from_config
-from tersor.codecs.codec import (
-    check_payload_size,
-    check_written,
-    checked_out,
-    checked_payload,
-    materialised,
-)
+from tersor.codecs.arguments import check_payload_size, checked_out, checked_payload, materialised
+from tersor.codecs.codec import check_written
 from tersor.codecs.group import check_seed
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding, settled

@@ -11,9 +11,10 @@ from typing import ClassVar, Final
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
+from tersor.codecs.arguments import materialised
 from tersor.codecs.bounded import check_is_bound
 from tersor.codecs.choices import CHOICES, CachedChoice
-from tersor.codecs.codec import Codec, materialised
+from tersor.codecs.codec import Codec
 from tersor.codecs.costs import costs_on
 from tersor.codecs.packed import Packed
 from tersor.codecs.raw import Raw

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from tersor.codecs.codec import check_num_values, checked_payload, materialised
+from tersor.codecs.arguments import check_num_values, checked_payload, materialised
 from tersor.codecs.pipeline import FixedCodec
 from tersor.codecs.registry import register
 from tersor.errors import SpecError

@@ -12,7 +12,8 @@ from typing import Final
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
-from tersor.codecs.codec import Codec, checked_out, copy_if_strided
+from tersor.codecs.arguments import checked_out, copy_if_strided
+from tersor.codecs.codec import Codec
 from tersor.codecs.packed import Packed
 from tersor.errors import SpecError
 from tersor.kernels.runtime.sparing import sparing_memory

@@ -13,8 +13,9 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from tersor.codecs.arguments import check_payload_size
 from tersor.codecs.bounded import BoundedCodec
-from tersor.codecs.codec import Codec, check_payload_size, check_written
+from tersor.codecs.codec import Codec, check_written
 from tersor.comm.counters import Stopwatch, Volume
 from tersor.comm.group import InFlight, RankGroup, Turn
 from tersor.container import Batch, decode_batch, encode_batch

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import torch
 
-from tersor.codecs.codec import Codec, check_num_values, checked_out
+from tersor.codecs.arguments import check_num_values, checked_out
+from tersor.codecs.codec import Codec
 from tersor.codecs.lru_cache import LruCache
 from tersor.codecs.registry import check_is_codec
 from tersor.container.batch import Batch

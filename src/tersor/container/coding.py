@@ -10,14 +10,13 @@ from typing import Final
 
 import torch
 
-from tersor.codecs.codec import (
-    Codec,
+from tersor.codecs.arguments import (
     all_materialised,
     check_payload_size,
-    check_written,
     checked_payload,
     copy_if_strided,
 )
+from tersor.codecs.codec import Codec, check_written
 from tersor.codecs.workspace import list_pieces
 from tersor.container.batch import Batch, Part, runs_on_gpu
 from tersor.container.calls import (

@@ -17,7 +17,8 @@ import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.codecs import registry
-from tersor.codecs.codec import Codec, check_payload_size
+from tersor.codecs.arguments import check_payload_size
+from tersor.codecs.codec import Codec
 from tersor.container.header import MAX_INDEX_NBYTES, SectionTable
 from tersor.errors import CorruptDataError, UnknownCodecError, UnsupportedVersionError
 from tersor.types import TensorInfo

@@ -15,7 +15,7 @@ from typing import BinaryIO, Self, cast
 
 import torch
 
-from tersor.codecs.codec import checked_out, copy_if_strided
+from tersor.codecs.arguments import checked_out, copy_if_strided
 from tersor.codecs.packed import Packed
 from tersor.container.header import (
     PREAMBLE,

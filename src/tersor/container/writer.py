@@ -13,8 +13,9 @@ import torch
 
 from tersor.atomic import atomic_write
 from tersor.chunks import ChunkPlan
+from tersor.codecs.arguments import check_chunk_values, materialised
 from tersor.codecs.auto import chosen
-from tersor.codecs.codec import Codec, check_chunk_values, materialised
+from tersor.codecs.codec import Codec
 from tersor.codecs.packed import Packed
 from tersor.codecs.registry import check_is_codec
 from tersor.container.header import ALIGNMENT, Section, pack_end, pack_preamble

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from tersor.codecs.codec import Codec, materialised
+from tersor.codecs.arguments import materialised
+from tersor.codecs.codec import Codec
 from tersor.codecs.costs import Costs, median_seconds
 from tersor.errors import SpecError
 

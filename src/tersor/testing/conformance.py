@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tersor.codecs import Codec, Packed
-from tersor.codecs.codec import checked_payload, materialised
+from tersor.codecs.arguments import checked_payload, materialised
 from tersor.codecs.plugins import Attempt
 from tersor.errors import CorruptDataError
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding, settled

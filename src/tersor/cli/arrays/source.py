@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from tersor.chunks import Chunk, ChunkPlan
-from tersor.codecs.codec import materialised
+from tersor.codecs.arguments import materialised
 from tersor.container import Reader
 from tersor.errors import SpecError
 from tersor.types import TensorInfo
