@@ -99,14 +99,16 @@ def check_output(name: str, *, force: bool, as_json: bool) -> None:
 @contextmanager
 def open_output(name: str) -> Iterator[Output]:
     """Open standard output, or a file that appears only if the block succeeds."""
+    # An output is closed before the stream behind it: closing flushes that, and Python 3.13 reports what fails in an
+    # object that is closed only when it is freed.
     path = Path(name)
     if name == STANDARD:
-        yield Output(sys.stdout.buffer, None)
-        sys.stdout.buffer.flush()
+        with Output(sys.stdout.buffer, None) as output:
+            yield output
     elif path.exists() and not path.is_file():
         # a device or a named pipe cannot be replaced atomically
-        with path.open("wb") as stream:
-            yield Output(stream, None)
+        with path.open("wb") as stream, Output(stream, None) as output:
+            yield output
     else:
-        with atomic_write(path) as stream:
-            yield Output(stream, Path(stream.name))
+        with atomic_write(path) as stream, Output(stream, Path(stream.name)) as output:
+            yield output
