@@ -107,7 +107,7 @@ def open_output(name: str) -> Iterator[Output]:
             yield output
     elif path.exists() and not path.is_file():
         # a device or a named pipe cannot be replaced atomically
-        with path.open("wb") as stream, Output(stream, None) as output:
+        with path.open("wb") as device, Output(device, None) as output:
             yield output
     else:
         with atomic_write(path) as stream, Output(stream, Path(stream.name)) as output:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tersor.kernels.entropy.huffman.cpu.streams import decode_from, encode_into
+from tersor.kernels.entropy.huffman.cpu.decode import decode_from
+from tersor.kernels.entropy.huffman.cpu.encode import encode_into
 from tersor.kernels.entropy.huffman.layout import max_length
 from tersor.kernels.entropy.symbols import body as symbols_body
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
