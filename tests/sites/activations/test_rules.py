@@ -100,3 +100,31 @@ def test_a_pattern_that_fits_nothing_is_not_taken_for_a_regular_expression(patte
         activations.wrap(cnn(), {pattern: None}, step=0.5)
     assert "shell" not in str(caught.value)
     assert "'0', '1', '2'" in str(caught.value)
+
+
+def test_the_example_of_the_page_uses_the_codec_of_its_rule() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 10))
+    rules = {"3": None, nn.LayerNorm: create("group8"), "0": 0.5}
+    compression = activations.wrap(model, rules, step=1.0)
+    model(torch.randn(256, 64)).sum().backward()
+    assert "group8" in compression.report().forms
+
+
+@pytest.mark.parametrize("rule", [1 / 16, create("half")], ids=["factor", "codec"])
+def test_a_finer_rule_holds_for_what_an_earlier_part_saved(rule) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    x, weight = torch.randn(256, 64), torch.randn(256, 10)
+
+    def gradient() -> torch.Tensor:
+        return torch.autograd.grad((model(x) * weight).sum(), model[2].weight)[0]
+
+    exact = gradient()
+    compression = activations.wrap(model, step=2.0)
+    coarse, original_nbytes = gradient(), compression.report().original_nbytes
+    activations.unwrap(model)
+    compression = activations.wrap(model, {"2": rule}, step=2.0)
+    fine = gradient()
+    assert (fine - exact).norm() < 0.5 * (coarse - exact).norm()
+    # autograd would hold it once
+    assert compression.report().original_nbytes == original_nbytes

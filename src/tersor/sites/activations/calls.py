@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import torch
 
+from tersor.sites.activations.clamping import CLAMPS, Limits
 from tersor.sites.activations.entry import Entry, SavedView
+from tersor.sites.activations.origin import comes_from
 from tersor.sites.activations.pooling import PoolingWindows
 
 WEIGHTED: Final = frozenset(
@@ -32,9 +34,12 @@ _POINTWISE: Final = frozenset(
 )  # fmt: skip
 """Functions whose derivative is computed from the saved input."""
 
+_SIGNED: Final = frozenset({"leaky_relu", "prelu", "elu", "celu", "selu"})
+"""Pointwise functions with another slope below zero. Rounded to zero, small values would get the wrong one."""
+
 _ALL_LOSSY: Final = frozenset(
     {
-        "relu", "relu_", "relu6", "hardtanh", "hardtanh_", "threshold", "tanh", "sigmoid", "glu",
+        "relu", "relu_", "tanh", "sigmoid", "glu",
         "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
     }
 )  # fmt: skip
@@ -52,13 +57,14 @@ _POOLING_DIMS: Final = {
     for n in (1, 2, 3)
     for prefix in ("", "adaptive_")
     for suffix in ("", "_with_indices")
-} | {f"{prefix}avg_pool{n}d": n for n in (2, 3) for prefix in ("", "adaptive_")}
+} | {f"{prefix}avg_pool{n}d": n for n in (1, 2, 3) for prefix in ("", "adaptive_")}
 """Pooling functions and their number of dimensions. Backward needs the layout of the input, not its values."""
 
 ATTENTION: Final = "scaled_dot_product_attention"
-PREDICTED: Final = WEIGHTED | {"relu", "relu_", "relu6", "hardtanh", "hardtanh_", "threshold"}
-"""Functions whose saved errors reach gradients as the closed form of the score assumes: through the input of a weight.
-Those like ReLU need the zeros of their output alone, which stay exact."""
+_LOSSY_IN_ATTENTION: Final = 3
+"""Attention saves q, k and v, then its mask or bias. Next to values that mask, an error in these is fatal."""
+RELUS: Final = frozenset({"relu", "relu_"})
+"""Functions whose saved output needs only its zeros, which some codecs keep exact."""
 _FIRST_ONLY: Final = WEIGHTED | _NORMS | _POINTWISE
 _SMALL_FACTOR: Final = 8
 
@@ -69,11 +75,12 @@ class Call:
     Attributes:
         name: name of the function.
         coded: entries of the lossy tensors saved for it so far.
+        num_saved: number of tensors saved for it so far.
         source: the handle of its first argument and the dtype it was saved in, if it was saved with an error and
             the output can be recomputed from it; else None.
     """
 
-    __slots__ = ("_args", "_found", "_kwargs", "coded", "name", "source")
+    __slots__ = ("_args", "_found", "_kwargs", "coded", "name", "num_saved", "source")
 
     def __init__(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -83,6 +90,7 @@ class Call:
         self._args, self._kwargs = args, kwargs
         self._found: list[torch.Tensor] | None = None
         self.coded: list[Entry] = []
+        self.num_saved = 0
         self.source: tuple[SavedView, torch.dtype] | None = None
 
     def arguments_behind_first(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -107,9 +115,18 @@ class Call:
         return torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors)
 
     @property
+    def needs_signs(self) -> bool:
+        """True if the signs of what it saves must be exact; the codec may have other errors."""
+        return self.name in _SIGNED
+
+    @property
     def is_pooling(self) -> bool:
         """True if backward needs only the shape of the input, not its values."""
         return self.name in _POOLING_DIMS
+
+    def limits(self) -> Limits | None:
+        """Return the limits between which gradients pass; None if this is not one of ``CLAMPS``."""
+        return Limits.of_call(self.name, self._args, self._kwargs) if self.name in CLAMPS else None
 
     def windows(self) -> PoolingWindows | None:
         """Return the windows of a max-pooling call; None if they are irregular or this is another function."""
@@ -130,7 +147,7 @@ class Call:
             # autocast saves a copy of the input in another memory, so only the sizes can be compared
             return is_first or (self._has_size_of_first(t) and not self._is_other_argument(t))
         if name == ATTENTION:
-            return not is_constant and len(self.tensors) > 2
+            return not is_constant and self.num_saved <= _LOSSY_IN_ATTENTION
         if name not in _ALL_LOSSY and name not in _PRODUCTS:
             return False
         if is_constant and not any(x.is_leaf and x.requires_grad for x in self.tensors):
@@ -146,8 +163,16 @@ class Call:
         return bool(tensors) and t.numel() == tensors[0].numel()
 
     def _is_other_argument(self, t: torch.Tensor) -> bool:
+        """True unless ``t`` is certain not to be, or to be a copy of, another argument than the first."""
         address = t.untyped_storage().data_ptr()
         first, *others = self.tensors
         if address == first.untyped_storage().data_ptr():
             return False
-        return any(address == x.untyped_storage().data_ptr() for x in others)
+        if any(address == x.untyped_storage().data_ptr() or comes_from(t, x) for x in others):
+            return True
+        # The copy of a constant, such as of a frozen weight, has no history.
+        is_constant = t.grad_fn is None and self.name in WEIGHTED
+        return is_constant and (
+            first.requires_grad
+            or any(x.numel() == t.numel() for x in others if not x.requires_grad)
+        )

@@ -73,5 +73,7 @@ class _Weight:
         self._handle.remove()
         if self._noise:
             energy = gradient.detach().float().square().sum()
-            self._ratios.append(torch.stack(self._noise).sum() / energy)
+            noise = torch.stack(self._noise).sum()
+            # without noise even a gradient of zero is exact, such as that of a weight before one that starts at zero
+            self._ratios.append(torch.where(noise == 0, noise, noise / energy))
             self._noise.clear()

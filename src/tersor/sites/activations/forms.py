@@ -182,7 +182,7 @@ class BitFields(NamedTuple):
     The values are not inspected, so packing waits for no device; codec ``lossless`` does inspect them.
 
     Attributes:
-        chunks: packed fields, ``_fields_per_call`` values each except for the last.
+        chunks: packed fields, ``values_per_call`` values each except for the last.
         numel: total number of values.
         width: bits per value.
         dtype: dtype of the values.
@@ -197,7 +197,7 @@ class BitFields(NamedTuple):
     def of(cls, values: torch.Tensor, largest: int) -> BitFields:
         """Pack flat values from 0 to ``largest``, which is below 2**31."""
         width = largest.bit_length()
-        parts = values.split(_fields_per_call(values))
+        parts = values.split(values_per_call(values))
         chunks = tuple(pack_fields(part.to(torch.int32), width) for part in parts)
         return cls(chunks, values.numel(), width, values.dtype)
 
@@ -209,12 +209,13 @@ class BitFields(NamedTuple):
     def restored(self) -> torch.Tensor:
         """See ``Form``."""
         out = torch.empty(self.numel, dtype=self.dtype, device=self.chunks[0].device)
-        for part, chunk in zip(out.split(_fields_per_call(out)), self.chunks, strict=True):
+        for part, chunk in zip(out.split(values_per_call(out)), self.chunks, strict=True):
             part.copy_(unpack_fields(chunk, part.numel(), self.width))
         return out
 
 
-def _fields_per_call(values: torch.Tensor) -> int:
+def values_per_call(values: torch.Tensor) -> int:
+    """Return into chunks of how many values to split a tensor whose forms need working memory."""
     return _FIELDS_PER_GPU_CALL if values.is_cuda else _VALUES_PER_CALL
 
 

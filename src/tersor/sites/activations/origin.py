@@ -58,6 +58,29 @@ def is_cast_of(t: torch.Tensor, given: torch.Tensor) -> bool:
     return node.next_functions[0][0] is given.grad_fn and t.numel() == given.numel()
 
 
+def comes_from(t: torch.Tensor, given: torch.Tensor) -> bool:
+    """True if ``t`` is a view or a copy of ``given``, by autograd's history, which constants do not have."""
+    node: Any = t.grad_fn
+    while node is not None:
+        if node is given.grad_fn:
+            return True
+        name = _short(node.name())
+        if name == PARAMETER:
+            return node.variable is given
+        if name not in _VIEWS_AND_COPIES or not node.next_functions:
+            return False
+        node = node.next_functions[0][0]
+    return False
+
+
+def has_own_memory(t: torch.Tensor) -> bool:
+    """True if a tensor of origin ``PARAMETER`` is the parameter or a view of it, not a copy such as autocast makes."""
+    if t.grad_fn is None:
+        return True
+    base = t._base  # noqa: SLF001 - no public way
+    return base is not None and base.grad_fn is None
+
+
 @lru_cache(maxsize=1024)
 def _short(name: str) -> str:
     return name.rsplit("::", 1)[-1].split("Backward", 1)[0]

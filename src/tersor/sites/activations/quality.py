@@ -145,6 +145,11 @@ class Quality:
             return factor
         return min(factor, max(1.0, self._levels.coarsest / self.level))
 
+    @property
+    def keeps_zeros(self) -> bool:
+        """True if outputs of ReLU keep zeros and signs at every level; within a bound small ones become zero."""
+        return self._option == "step"
+
     def codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
         """Return the codec at a multiple of the level, limited to what the codec supports.
 

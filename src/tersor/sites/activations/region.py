@@ -11,7 +11,8 @@ from torch.nn import functional
 from tersor.codecs import Codec
 from tersor.sites.activations.attention import recomputed_attention
 from tersor.sites.activations.balance import PassFactors
-from tersor.sites.activations.calls import ATTENTION, DROPOUTS, PREDICTED, WEIGHTED, Call
+from tersor.sites.activations.calls import ATTENTION, DROPOUTS, RELUS, WEIGHTED, Call
+from tersor.sites.activations.clamping import Limits, PassedGradients
 from tersor.sites.activations.decoding import Decoder
 from tersor.sites.activations.entry import (
     Entries,
@@ -33,7 +34,13 @@ from tersor.sites.activations.forms import (
     nbytes_of,
     protect_from_reuse,
 )
-from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
+from tersor.sites.activations.origin import (
+    PARAMETER,
+    has_own_memory,
+    makes_zeros,
+    origin_of,
+    sums_to_one,
+)
 from tersor.sites.activations.pooling import PoolIndices
 from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.recomputing import Outputs, saves_input
@@ -45,6 +52,7 @@ from tersor.sites.activations.window import EncodingWindows, mean_square
 SavedTensor = SavedView | SavedUnchanged
 """What autograd holds in place of a tensor."""
 
+CAST_WEIGHTS: Final = "exact: cast weights"
 INTEGERS: Final = "exact: integers"
 SMALL: Final = "exact: small"
 EXACT_FLOATS: Final = "sparse or two values"
@@ -152,22 +160,31 @@ class Region:
                 self._outputs.note(call, func, out)
             if self._observer is not None and call.name in WEIGHTED and call.coded:
                 self._observer.watch(call.tensors[1], out, call.coded)
-            elif self._observer is not None and call.coded and call.name not in PREDICTED:
+            elif self._observer is not None and call.coded and not self._is_predicted(call):
                 self._observer.miss(call.name)
             return out
         finally:
             self._call = outer
 
+    def _is_predicted(self, call: Call) -> bool:
+        """True if what was saved for a call harms gradients only as the closed form of the score assumes.
+
+        The closed form sees errors in the inputs of weights.
+        """
+        return call.name in WEIGHTED or (call.name in RELUS and self._quality.keeps_zeros)
+
     @untraced
     def _pack(self, t: torch.Tensor) -> SavedTensor:
         """Return what autograd holds in place of ``t``: the pack hook."""
-        if t.layout is not torch.strided or type(t) not in _PLAIN:
-            return self._keep_layout(t)
-        origin, nbytes = origin_of(t), t.nbytes
-        if origin == PARAMETER:
+        if self._call is not None:
+            self._call.num_saved += 1
+        origin, nbytes = origin_of(t), nbytes_of(t)
+        if origin == PARAMETER and has_own_memory(t):
             # its memory exists anyway
             self._ledger.count(PARAMETERS, nbytes, nbytes)
             return SavedUnchanged.of(t)
+        if t.layout is not torch.strided or type(t) not in _PLAIN:
+            return self._keep_layout(t)
         if nbytes < self._min_nbytes:
             return self._keep_small(t, nbytes)
         handle = self._pack_special(t, origin)
@@ -186,6 +203,8 @@ class Region:
             return handle
         if t.dtype == torch.bool or (call is not None and not origin and call.name in DROPOUTS):
             return self._pack_mask(t)
+        if call is not None and t.is_floating_point() and (limits := call.limits()) is not None:
+            return self._pack_clamped(t, limits)
         return None
 
     def _why_exact(self, t: torch.Tensor, origin: str) -> str:
@@ -193,6 +212,8 @@ class Region:
         call, reason = self._call, ""
         if self.rules and self.rules[-1] is None:
             reason = "exact: rule"
+        elif origin == PARAMETER:
+            reason = CAST_WEIGHTS
         elif call is None:
             reason = UNSEEN
         elif not t.is_floating_point():
@@ -222,7 +243,7 @@ class Region:
         entry = self._known(look.key, "exact", t)
         if entry is None:
             entry = Entry(t, Unchanged(look.values), reason, self._ledger)
-            self._entries.add((look.key, "exact"), entry, t)
+            self._register(look.key, "exact", entry, t)
             if waits:
                 self._until_end.append(PendingEntry.of(entry, t, codec))
         return SavedView(entry, tuple(t.shape), look.stride)
@@ -258,12 +279,23 @@ class Region:
         self._ledger.count(SMALL, nbytes, nbytes)
         return SavedUnchanged.of(t)
 
-    def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
+    def _known(self, key: Any, kind: object, t: torch.Tensor) -> Entry | None:
+        """Return the entry that holds the values of ``t`` in a form of this kind, if there is one."""
         entry = self._entries.find((key, kind))
         if entry is not None:
             entry.is_shared = True
             self._ledger.duplicate(nbytes_of(t))
         return entry
+
+    def _register(self, key: Any, kind: object, entry: Entry, t: torch.Tensor) -> None:
+        """Make ``_known`` find an entry; if the same values have another one, do not count the tensor again."""
+        self._entries.add((key, kind), entry, t)
+        if self._entries.find(key) is None:
+            self._entries.add(key, entry, t)
+        else:
+            # autograd would hold it once
+            self._ledger.duplicate(entry.original_nbytes)
+            self._ledger.drop_original_bytes(entry)
 
     def _pack_pooling(self, t: torch.Tensor, call: Call) -> SavedView | None:
         """Save no values of an input, and indices as places in their windows; None if neither is possible."""
@@ -272,9 +304,7 @@ class Region:
         if t.is_floating_point():
             form = NoValues(look.values.numel(), t.dtype, t.device)
             entry = Entry(t, form, "pooling input", self._ledger)
-            if self._known(look.key, "lossy", t) or self._known(look.key, "exact", t):
-                # counted already: autograd would hold it once
-                self._ledger.drop_original_bytes(entry)
+            self._register(look.key, "pooling", entry, t)
             protect_from_reuse(look.values)
             return SavedView(entry, tuple(t.shape), look.stride)
         windows = call.windows()
@@ -298,7 +328,18 @@ class Region:
                 return self._keep(t, "exact: mask")
             protect_from_reuse(look.values)
             entry = Entry(t, form, "masks", self._ledger)
-            self._entries.add((look.key, "exact"), entry, t)
+            self._register(look.key, "exact", entry, t)
+        return SavedView(entry, tuple(t.shape), look.stride)
+
+    def _pack_clamped(self, t: torch.Tensor, limits: Limits) -> SavedView:
+        """Save in one bit per value which gradients pass."""
+        look = memory_layout(t)
+        entry = self._known(look.key, limits, t)
+        if entry is None:
+            form = PassedGradients.of(look.values, limits)
+            protect_from_reuse(look.values)
+            entry = Entry(t, form, "masks", self._ledger)
+            self._register(look.key, limits, entry, t)
         return SavedView(entry, tuple(t.shape), look.stride)
 
     def _pack_lossy(self, t: torch.Tensor, origin: str) -> SavedView:
@@ -309,10 +350,16 @@ class Region:
             codec = None if is_survey else self._codec(has_zeros=True)
             return self._keep(t, "exact: input", waits=True, codec=codec)
         look = memory_layout(t)
-        entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
+        # a part with a rule gets values of its own, also of what an earlier part saved
+        kind: object = self.rules[-1] if self.rules else "lossy"
+        entry = self._known(look.key, "exact", t) or self._known(look.key, kind, t)
         if entry is None:
-            entry = self._recomputed(t, look) or self._encoded(t, look, makes_zeros(origin))
-            self._entries.add((look.key, "lossy"), entry, t)
+            needs_signs = self._call is not None and self._call.needs_signs
+            has_zeros = needs_signs or makes_zeros(origin)
+            entry = self._recomputed(t, look) or self._encoded(t, look, has_zeros)
+            self._register(look.key, kind, entry, t)
+            if self.rules and self._entries.find((look.key, "lossy")) is None:
+                self._entries.add((look.key, "lossy"), entry, t)
         handle, call = SavedView(entry, tuple(t.shape), look.stride), self._call
         if call is not None:
             call.coded.append(entry)
