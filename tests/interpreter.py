@@ -3,8 +3,9 @@
 It patches ``triton.language`` anew for every call from one kernel function to another; once per launch is
 enough. It builds a table of all types to look up one of them, computes whether integers overflow and
 drops the answer, reduces by functions other than the most common ones value by value, and makes the
-numbers in the shape of every result anew. Where a version of Triton has other insides, it stays
-as it is.
+numbers in the shape of every result anew. How operators convert and spread their operands it finds out
+for each call, where ``interpreter_plans.py`` finds it out once. Where a version of Triton has other
+insides, it stays as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.interpreter_plans import plan_operators, spread_known_shapes
+
 
 def speed_up() -> None:
     """Make the interpreter faster for the rest of the process."""
@@ -24,6 +27,8 @@ def speed_up() -> None:
     skip_overflow_checks()
     reduce_in_halves()
     share_shapes()
+    plan_operators()
+    spread_known_shapes()
 
 
 def patch_once_per_launch() -> None:

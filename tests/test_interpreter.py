@@ -79,3 +79,67 @@ def test_integers_wrap():
     out = torch.zeros_like(x)
     add_all[(1,)](x, out)
     assert out.tolist() == [-2] * 4
+
+
+@triton.jit
+def operate(x, y, out, size: tl.constexpr):
+    """Store what operators give, one result after another."""
+    place = tl.arange(0, size)
+    one, other = tl.load(x + place), tl.load(y + (place - size) + size)
+    tl.store(out + place, (one + other).to(tl.float64))
+    tl.store(out + size + place, (one - 3).to(tl.float64))
+    tl.store(out + 2 * size + place, (3 - one).to(tl.float64))
+    tl.store(out + 3 * size + place, (one * other).to(tl.float64))
+    tl.store(out + 4 * size + place, tl.where(one < other, one, other).to(tl.float64))
+    tl.store(out + 5 * size + place, (one >= 0).to(tl.float64))
+    tl.store(out + 6 * size + place, (one == other).to(tl.float64))
+
+
+@triton.jit
+def operate_on_bits(x, y, out, size: tl.constexpr):
+    """Store what operators give that floats do not have."""
+    place = tl.arange(0, size)
+    one, other = tl.load(x + place), tl.load(y + place)
+    tl.store(out + place, ((one & other) ^ (one | 5)).to(tl.int64))
+    tl.store(out + size + place, (one >> 3).to(tl.int64))
+    tl.store(out + 2 * size + place, (one << 2).to(tl.int64))
+
+
+SIGNED, UNSIGNED = (torch.int8, torch.int16, torch.int32, torch.int64), (torch.uint8,)
+
+
+def extremes(dtype: torch.dtype) -> torch.Tensor:
+    """Values at which a type that is a little different gives another result."""
+    if dtype.is_floating_point:
+        return torch.tensor([0.1, -0.0, -7.75, 1e30], dtype=dtype)
+    limits = torch.iinfo(dtype)
+    return torch.tensor([limits.min, limits.max, limits.max // 3, 1], dtype=dtype)
+
+
+@pytest.mark.parametrize("other_dtype", [*SIGNED, *UNSIGNED, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED, torch.float32, torch.float64])
+def test_operators_that_follow_a_plan_give_what_torch_gives(dtype, other_dtype):
+    # the first launch makes the plans, of values that need no type in particular
+    for x, y in (
+        (torch.ones(4, dtype=dtype), torch.ones(4, dtype=other_dtype)),
+        (extremes(dtype), extremes(other_dtype).flip(0)),
+    ):
+        out = torch.zeros(7, 4, dtype=torch.float64)
+        operate[(1,)](x, y, out, size=4)
+        common = torch.promote_types(dtype, other_dtype)
+        if dtype != other_dtype and not common.is_floating_point:
+            # Triton's is C's: the wider of two, and of two that are as wide the unsigned one
+            common = max(dtype, other_dtype, key=lambda one: (one.itemsize, not one.is_signed))
+        a, b = x.to(common), y.to(common)
+        smaller = torch.where(a < b, a, b)
+        expected = [a + b, x - 3, 3 - x, a * b, smaller, x >= 0, a == b]
+        assert torch.equal(out, torch.stack([one.double() for one in expected]))
+
+
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+def test_bits_that_follow_a_plan_are_those_of_torch(dtype):
+    for x in (torch.ones(4, dtype=dtype), extremes(dtype)):
+        y = x.flip(0)
+        out = torch.zeros(3, 4, dtype=torch.int64)
+        operate_on_bits[(1,)](x, y, out, size=4)
+        assert torch.equal(out, torch.stack([(x & y) ^ (x | 5), x >> 3, x << 2]).long())
