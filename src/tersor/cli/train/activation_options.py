@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tersor.cli.options import option, parse_size
@@ -40,6 +41,16 @@ Balance = Annotated[
     ),
 ]
 
+ProbeEvery = Annotated[
+    int | None,
+    option(
+        "--activation-probe-every",
+        "Steps between measurements of the score, by an eighth of a batch; 0 for none. Default: 50 with --target-score, "
+        "else 0.",
+        "N",
+    ),
+]
+
 _TYPED: Final = {
     "step": "--activation-step",
     "bound": "--activation-bound",
@@ -47,6 +58,7 @@ _TYPED: Final = {
     "target_score": "--target-score",
     "budget_bytes": "--activation-budget",
     "parts": "--activation-balance",
+    "probe_every": "--activation-probe-every",
 }
 _WORDS: Final = re.compile(
     rf"(?<!unknown )\bcodec[ =]'(?P<codec>\w+)'|\b(?P<option>{'|'.join(_TYPED)})\b"
@@ -56,20 +68,28 @@ _WORDS: Final = re.compile(
 
 def activation_options(
     codec: str | None, step: float | None, bound: float | None, score: float | None,
-    budget: str | None, balance: str | None,
+    budget: str | None, balance: str | None, probe_every: int | None,
 ) -> ActivationOptions | None:  # fmt: skip
     """Return the activation options; None if none is given.
+
+    Without ``probe_every``, a target score is probed every ``PROBE_EVERY`` steps.
 
     Raises:
         SpecError: they do not fit together, or one is out of range; the sentence names options as typed.
         UnknownCodecError: there is no such codec.
     """
     from tersor.sites.activations.balance import checked_parts
-    from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
+    from tersor.workloads.training.activations import (
+        PROBE_EVERY,
+        ActivationOptions,
+        BalancedActivations,
+    )
 
+    if probe_every is None and score is not None:
+        probe_every = PROBE_EVERY
     given = {
         "codec": codec, "step": step, "bound": bound, "target_score": score,
-        "budget_nbytes": parse_size(budget, "--activation-budget"),
+        "budget_nbytes": parse_size(budget, "--activation-budget"), "probe_every": probe_every or None,
     }  # fmt: skip
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     try:
@@ -99,7 +119,22 @@ def activation_lines(totals: dict[str, Any]) -> list[tuple[str, str]]:
         ("ratio", f"{report['original_nbytes'] / report['held_nbytes']:.2f}"),
     ]
     if report["similarity"] is not None:
-        level = report.get("similarity_level")
-        at = "" if level is None else f" at {level:.4g}"
+        at = _at({"score_level": report.get("similarity_level")})
         lines.append(("score", f"{report['similarity']['score']:.4f}{at}"))
+    probe = totals.get("probe")
+    if probe is not None:
+        lines.append((f"probed before step {probe['step']}", f"{probe['score']:.4f}{_at(probe)}"))
     return lines
+
+
+def _at(values: Mapping[str, Any]) -> str:
+    """Return at which level a score was found, in words."""
+    level = values.get("score_level")
+    return "" if level is None else f" at {level:.4g}"
+
+
+def probe_words(line: Mapping[str, Any]) -> str:
+    """Return the words for a log line of kind ``probe``."""
+    level = line.get("activation_level")
+    after = "" if level is None else f", level now {level:.4g}"
+    return f"probed score {line['score']:.4f}{_at(line)}{after}"

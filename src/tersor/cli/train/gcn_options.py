@@ -34,3 +34,12 @@ Batch = Annotated[
 ]
 Rate = Annotated[float, option("--lr", "Learning rate.", "X")]
 Study = Annotated[bool, option("--study", "Train nothing: bytes and times of the three forms.")]
+ProbeEvery = Annotated[
+    int,
+    option(
+        "--activation-probe-every",
+        "Steps between measurements of the score, which take the memory of an uncompressed step; 0 for none: "
+        "predictions see all errors of these models.",
+        "N",
+    ),
+]

@@ -217,6 +217,10 @@ class Compression:
         self._ledger = Ledger(self._live)
         return self._ledger
 
+    def expect_probes(self) -> None:
+        """Tell that ``probe`` will be called, so that a level that waits for the first one is worth no warning."""
+        self._steering.is_probed = True
+
     def probe(self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]) -> Similarity:
         """Measure the similarity of the gradients of one batch with and without compression, and steer by it.
 
