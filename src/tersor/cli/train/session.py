@@ -144,6 +144,8 @@ def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
         return
     values = dict(line)
     kind, step, seconds = values.pop("kind"), values.pop("step"), values.pop("step_s", None)
+    # what a user chose
+    values.pop("learning_rate", None)
     words = [
         f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
         for name, value in values.items()

@@ -103,7 +103,7 @@ def train(
             loss = _mean_of_ranks(run, sum(losses) / len(losses))
             step_s = seconds / len(losses)
             values = {"loss": loss, "step_s": step_s, **run.step_values(step_s)}
-            log.write("train", step, values)
+            log.write("train", step, {**values, **run.rate_values()})
             losses, seconds = [], 0.0
         if _is_time(schedule.eval_every, step):
             metrics = run.evaluate(schedule.eval_samples)

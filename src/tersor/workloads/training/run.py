@@ -198,6 +198,11 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         del seconds
         return {} if self.activations is None else activation_values(self.activations)
 
+    def rate_values(self) -> dict[str, float]:
+        """Return the learning rate of the last step for the log, if rates differ."""
+        rate = self.learning_rate
+        return {} if rate.is_constant else {"learning_rate": rate.at(self.step_number - 1)}
+
     def totals(self) -> dict[str, Any]:
         """Return the totals of all steps and ranks for the last line of a log; a collective call.
 
