@@ -63,6 +63,10 @@ class Bound:
             raise SpecError(f"bound kind must be 'absolute' or 'relative', not {self.kind!r}")
         object.__setattr__(self, "value", checked_error_bound(self.value))
 
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        return f"Bound.{self.kind}({self.value!r})"
+
     @classmethod
     def absolute(cls, value: float) -> Bound:
         """Promise ``|decoded - original| <= value``."""
