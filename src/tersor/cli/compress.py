@@ -71,7 +71,7 @@ _ChunkValuesOption = Annotated[
     int,
     option(
         "--chunk-values",
-        "Most values per chunk: what is held in memory, and can be read alone, at a time.",
+        "Most values per chunk. One chunk is held in memory at a time, and can be read alone.",
         "N",
     ),
 ]

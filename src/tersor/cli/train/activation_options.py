@@ -19,24 +19,33 @@ Activations = Annotated[
 ]
 Step = Annotated[
     float | None,
-    option("--activation-step", "Of rms, in units of the root mean square of 256 values.", "X"),
+    option("--activation-step", "Step of codec rms, in root mean squares of 256 values.", "X"),
 ]
 Bound = Annotated[
-    float | None, option("--activation-bound", "Relative, of the error of every value.", "R")
+    float | None,
+    option(
+        "--activation-bound",
+        "Relative error bound of every value, as 0.01 for 1 % of the range.",
+        "R",
+    ),
 ]
 Score = Annotated[
     float | None,
-    option("--target-score", "Similarity of gradients to steer to, from 0 to 1.", "S"),
+    option("--target-score", "Similarity of gradients to steer to, between 0 and 1, as 0.95.", "S"),
 ]
 Budget = Annotated[
     str | None,
-    option("--activation-budget", "Bytes that held tensors are to fit in, as 512M.", "SIZE"),
+    option(
+        "--activation-budget",
+        "Bytes that the compressed tensors of a step must fit in, as 512M.",
+        "SIZE",
+    ),
 ]
 Balance = Annotated[
     str | None,
     option(
         "--activation-balance",
-        "After 50 steps, give parts of the model steps of their own: kind (of function) or tensor.",
+        "From step 50 on, give each kind of function (kind) or each tensor (tensor) a step of its own.",
         "PARTS",
     ),
 ]
