@@ -40,5 +40,9 @@ Scheme = Annotated[
 Ranks = Annotated[int, option("--ranks", "Ranks that share the model in this one process.", "N")]
 RanksPerNode = Annotated[
     int | None,
-    option("--ranks-per-node", "Ranks of a node; default: as torchrun started them, or all of --ranks.", "N"),
+    option(
+        "--ranks-per-node",
+        "Ranks of a node; default: as torchrun started them, or all of --ranks.",
+        "N",
+    ),
 ]
