@@ -13,6 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import torch
 
 from tersor.errors import MemoryLimitError, SpecError, TersorError
+from tersor.tracing import explain_traced
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -145,7 +146,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def raises_memory_limit(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a function raise ``MemoryLimitError`` when main memory runs out.
+    """Make a function raise ``MemoryLimitError`` when main memory runs out, and ``SpecError`` for tensors that torch traces.
 
     torch's error for GPU memory propagates unchanged, because training loops catch it.
     """
@@ -154,7 +155,8 @@ def raises_memory_limit(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
         try:
             return function(*arguments, **options)
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError, AssertionError) as error:
+            explain_traced(error)
             if not lacks_memory(error) or isinstance(error, torch.cuda.OutOfMemoryError):
                 raise
             raise MemoryLimitError(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tersor.errors import CorruptDataError, SpecError
+from tersor.tracing import refuse_fake
 
 # Names are written to files, so entries may be added but never changed.
 DTYPES: Final[Mapping[str, torch.dtype]] = {
@@ -61,6 +62,10 @@ class Bound:
         if self.kind not in ("absolute", "relative"):
             raise SpecError(f"bound kind must be 'absolute' or 'relative', not {self.kind!r}")
         object.__setattr__(self, "value", checked_error_bound(self.value))
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        return f"Bound.{self.kind}({self.value!r})"
 
     @classmethod
     def absolute(cls, value: float) -> Bound:
@@ -231,11 +236,21 @@ def check_unmasked(x: object) -> None:
         )
 
 
-def check_tensor(x: torch.Tensor) -> None:
-    """Raise ``SpecError`` unless ``x`` is a dense tensor with values, of a dtype that can be stored."""
+_USUAL_KINDS: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _check_kind(x: object) -> None:
+    """Raise ``SpecError`` unless ``x`` is a tensor that can have values."""
     if not isinstance(x, torch.Tensor):
         check_unmasked(x)
         raise SpecError(f"expected a torch tensor, not {type(x).__name__}; use torch.as_tensor")
+    refuse_fake(type(x))
+
+
+def check_tensor(x: torch.Tensor) -> None:
+    """Raise ``SpecError`` unless ``x`` is a dense tensor with values, of a dtype that can be stored."""
+    if type(x) not in _USUAL_KINDS:
+        _check_kind(x)
     # the older kind of nested tensor reports a dense layout, and has no shape
     if x.is_nested:
         raise SpecError(

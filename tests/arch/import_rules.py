@@ -24,6 +24,7 @@ LAYERS: Final = (
         "division",
         "memory",
         "raw_bytes",
+        "tracing",
     ),
     ("kernels",),
     ("codecs",),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -239,3 +240,22 @@ def test_a_config_means_the_same_on_every_device():
 def test_other_codecs_are_alike_on_every_device(codec_id):
     spec = {"bound": Bound.relative(0.03)} if get(codec_id).takes_bound() else {}
     assert create(codec_id, device="cuda", **spec) == create(codec_id, **spec)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_said"),
+    [
+        (lambda: create("flat", bound=Bound.relative(5)), True),
+        (lambda: compress(torch.randn(100), Bound.relative(1), codec="flat"), True),
+        (lambda: create("flat", bound=Bound.relative(0.999)), False),
+        (lambda: create("flat", bound=Bound.absolute(5)), False),
+        # a controller that moves the bound up to 1
+        (lambda: replace(create("flat", bound=Bound.relative(0.5)), bound=Bound.relative(1.0)), False),
+    ],
+)  # fmt: skip
+def test_a_bound_in_percent_is_suspected_once(call, is_said, caplog) -> None:
+    registry._warn.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="tersor"):
+        call(), call()
+    found = [line for line in caplog.messages if "for 5 % write Bound.relative(0.05)" in line]
+    assert len(found) == is_said

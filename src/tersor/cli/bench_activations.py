@@ -33,7 +33,7 @@ _Contenders = Annotated[
 _Batch = Annotated[
     int | None, option("--batch", "Samples of a step; default: each model's own.", "N")
 ]
-_Dtype = Annotated[str, option("--dtype", "That models compute in: fp32 or bf16.")]
+_Dtype = Annotated[str, option("--dtype", "Dtype that models compute in: fp32 or bf16.")]
 _Warm = Annotated[
     int,
     option("--warm-steps", "Steps that models are trained for before anything is measured.", "N"),

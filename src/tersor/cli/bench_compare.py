@@ -32,7 +32,7 @@ def compare(
     ] = None,
     noise: Annotated[
         float,
-        option("--noise", "Medians nearer than this are the same.", "PERCENT"),
+        option("--noise", "Medians that differ by less than this are the same.", "PERCENT"),
     ] = NOISE_PERCENT,
     per_copy: Annotated[
         bool,

@@ -15,7 +15,7 @@ from tersor.errors import SpecError
 _Folder = Annotated[
     str | None, typer.Argument(metavar="DIR", help="Dumped look-ups: .npy, .npz, .pt, raw float32.")
 ]
-_Synthetic = Annotated[bool, option("--synthetic", "Made-up look-ups in place of dumped ones.")]
+_Synthetic = Annotated[bool, option("--synthetic", "Synthetic look-ups instead of dumped ones.")]
 _Ranks = Annotated[
     int, option("--ranks", "How many exchange; look-ups are cut for as many destinations.", "N")
 ]

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def programs(
     context: typer.Context,
     device: Annotated[
-        str, option("--device", "Where they compute: cpu for sz3, cuda for the others.")
+        str, option("--device", "Device of the programs to run: cpu for sz3, cuda for the others.")
     ] = "cpu",
     names: Annotated[
         str | None,
-        option("--programs", "Which; default: all on PATH.", "NAME,..."),
+        option("--programs", "Programs to run; default: all on PATH.", "NAME,..."),
     ] = None,
     inputs: Annotated[
         str | None,

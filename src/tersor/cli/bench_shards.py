@@ -10,13 +10,13 @@ from tersor.cli.bench import OutputOption, ResumeOption, Rows, SmokeOption, show
 from tersor.cli.options import JsonOption, names_of, option, typed_command
 from tersor.cli.screen import Screen
 
-_Ranks = Annotated[int, option("--ranks", "How many train together.", "N")]
+_Ranks = Annotated[int, option("--ranks", "Number of ranks that train together.", "N")]
 _PerNode = Annotated[int, option("--ranks-per-node", "Ranks that share a node and its link.", "N")]
 _Bandwidth = Annotated[
     str,
     option(
         "--bandwidth",
-        "Of each node's link: 100mbit, 1gbit ...; throttled where that is possible.",
+        "Bandwidth of each node's link: 100mbit, 1gbit ...; throttled where that is possible.",
         "RATE,...",
     ),
 ]

@@ -33,14 +33,16 @@ _CheckOption = Annotated[
     ),
 ]
 _CostsOption = Annotated[
-    bool, option("--costs", "Show the times and speeds of codecs that auto chooses by.")
+    bool, option("--costs", "Show the measured times and speeds by which auto chooses a codec.")
 ]
 _DeviceOption = Annotated[
     str | None,
-    option("--device", "Costs: of cpu or cuda; default: cuda where there is one.", "NAME"),
+    option(
+        "--device", "With --costs: those of cpu or cuda; default: cuda if there is one.", "NAME"
+    ),
 ]
 _RenewOption = Annotated[
-    bool, option("--renew", "Costs: measure them on this GPU now, and cache them.")
+    bool, option("--renew", "With --costs: measure them on this GPU now, and cache them.")
 ]
 
 

@@ -31,7 +31,7 @@ from tersor.cli.options import (
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, Output, check_output, open_output
 from tersor.cli.wording import bound_words, codec_words
-from tersor.codecs import Codec, create, get, registry
+from tersor.codecs import Codec, get, registry
 from tersor.codecs.auto import Auto
 from tersor.container import FILE_CHUNK_VALUES, Writer
 from tersor.errors import SpecError
@@ -71,7 +71,7 @@ _ChunkValuesOption = Annotated[
     int,
     option(
         "--chunk-values",
-        "Most values per chunk: what is held in memory, and can be read alone, at a time.",
+        "Most values per chunk. One chunk is held in memory at a time, and can be read alone.",
         "N",
     ),
 ]
@@ -115,7 +115,8 @@ def compress(
 
         def codec_for(found: Source) -> Codec:
             exact = found.info.dtype not in FLOAT_DTYPES and (inputs.several or codec == "auto")
-            return create("raw") if exact else create(codec, **options)
+            # a note on a wide bound follows, in words of the command line
+            return registry.made("raw" if exact else codec, **({} if exact else options))
 
         output_nbytes, arrays = _write(screen, inputs, target, codec_for, chunk_values)
     values = {

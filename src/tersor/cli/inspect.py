@@ -25,7 +25,7 @@ def inspect(
         str, typer.Argument(metavar="FILE", help="A .tsr file, or - for standard input.")
     ],
     chunks: Annotated[
-        bool, option("--chunks", "Show where each chunk lies and how small it got.")
+        bool, option("--chunks", "Show the place and the compressed size of each chunk.")
     ] = False,
     max_memory: MaxMemoryOption = None,
     as_json: JsonOption = False,

@@ -63,8 +63,8 @@ def plan(
     """Predict exchange and step times on a cluster from result rows, and the best choice.
 
     Rows are those of tersor bench embeddings, kernels or shards. Nothing is measured. With --check FILE
-    the model is tried on measured exchanges; exits with 1 when fewer than 12 of them, or not most, are
-    within 20 %.
+    the model is tried on measured exchanges; exits with 1 unless at least 12 of them, and most,
+    are predicted within 20 %.
     """
     given = dict(locals())
     screen = Screen(as_json=as_json)

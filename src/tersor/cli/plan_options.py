@@ -20,23 +20,32 @@ Ranks = Annotated[str, option("--ranks", "Numbers of ranks, 2 or more.", "N,..."
 Cluster = Annotated[
     str | None, option("--cluster", "TOML or JSON with any of the values below.", "FILE")
 ]
-PerNode = Annotated[int | None, option("--ranks-per-node", "Default: 1.", "N")]
+PerNode = Annotated[int | None, option("--ranks-per-node", "Ranks of each node; default: 1.", "N")]
 Inter = Annotated[
     str | None,
-    option("--inter", "Of a node to the others, shared by its ranks; default: 100gbit.", "RATE"),
+    option(
+        "--inter",
+        "Bandwidth from a node to the others, shared by its ranks; default: 100gbit.",
+        "RATE",
+    ),
 ]
 Intra = Annotated[
-    str | None, option("--intra", "Of a rank within its node; default: 2400gbit.", "RATE")
+    str | None, option("--intra", "Bandwidth of a rank within its node; default: 2400gbit.", "RATE")
 ]
 Latency = Annotated[
-    str | None, option("--latency", "Of a message between nodes; default: 5us.", "TIME")
+    str | None, option("--latency", "Latency of a message between nodes; default: 5us.", "TIME")
 ]
 IntraLatency = Annotated[
-    str | None, option("--intra-latency", "Of a message within a node; default: 2us.", "TIME")
+    str | None,
+    option("--intra-latency", "Latency of a message within a node; default: 2us.", "TIME"),
 ]
 Efficiency = Annotated[
     float | None,
-    option("--efficiency", "Share of a link that is reached; default: fitted.", "X"),
+    option(
+        "--efficiency",
+        "Share of a link's bandwidth that exchanges reach; default: fitted to the rows.",
+        "X",
+    ),
 ]
 Batch = Annotated[
     int | None, option("--batch", "Samples of all ranks per step; default: 65536.", "N")
@@ -50,49 +59,84 @@ Sample = Annotated[
 ]
 Compute = Annotated[
     float | None,
-    option("--compute-ms", "A rank's computing per step; default: as in the rows.", "MS"),
+    option(
+        "--compute-ms", "Milliseconds that a rank computes per step; default: as in the rows.", "MS"
+    ),
 ]
 Trace = Annotated[
     str | None,
-    option("--trace", "Computing from log.jsonl of tersor train dlrm --run-dir.", "FILE"),
+    option(
+        "--trace",
+        "Take the computing time from the log.jsonl of tersor train dlrm --run-dir.",
+        "FILE",
+    ),
 ]
 AllReduce = Annotated[
-    float | None, option("--allreduce-mbytes", "Dense gradients; default: as in the rows.", "MB")
+    float | None,
+    option("--allreduce-mbytes", "Megabytes of dense gradients; default: as in the rows.", "MB"),
 ]
 Overlap = Annotated[
     float | None,
-    option("--overlap", "Share of sending hidden; default: 0, or as in rows of shards.", "X"),
+    option(
+        "--overlap",
+        "Share of sending that computing hides; default: 0, or as in rows of shards.",
+        "X",
+    ),
 ]
 Parameters = Annotated[
     str | None,
-    option("--parameters", "Of rows of shards: weights, as 1.3B; default: as in the rows.", "N"),
+    option(
+        "--parameters",
+        "Rows of shards: number of weights of the model, as 1.3B; default: as in the rows.",
+        "N",
+    ),
 ]
 Backend = Annotated[
     str | None,
-    option("--backend", "Of rows of shards: gloo, as in the rows, or nccl. Default: gloo."),
+    option(
+        "--backend",
+        "Rows of shards: library of the collectives, gloo (as in the rows) or nccl; default: gloo.",
+    ),
 ]
 CodingSpeed = Annotated[
     float | None,
-    option("--coding-gbps", "Of rows of shards: GB/s a rank codes; default: as in them.", "X"),
+    option(
+        "--coding-gbps",
+        "Rows of shards: gigabytes of values that a rank encodes or decodes per second; default: as in the rows.",
+        "X",
+    ),
 ]
 Wrapper = Annotated[
-    str | None, option("--wrapper", "Of rows of shards: fsdp or ddp. Default: fsdp, if there.")
+    str | None,
+    option("--wrapper", "Rows of shards: plan for fsdp or ddp; default: fsdp if the rows have it."),
 ]
 Sweep = Annotated[
     str | None,
-    option("--bandwidth-sweep", "Show the best by bandwidth instead: 1gbit..400gbit.", "LOW..HIGH"),
+    option(
+        "--bandwidth-sweep",
+        "Show the best choice for each bandwidth instead, as in 1gbit..400gbit.",
+        "LOW..HIGH",
+    ),
 ]
 Codecs = Annotated[
-    str | None, option("--codecs", "What to compare; default: all in the rows.", "NAME,...")
+    str | None,
+    option("--codecs", "Codecs or exchanges to compare; default: all in the rows.", "NAME,..."),
 ]
-Model = Annotated[str | None, option("--input", "The model or dump, of rows with several.", "NAME")]
+Model = Annotated[
+    str | None, option("--input", "Model or dump to plan for, if the rows have several.", "NAME")
+]
 Setting = Annotated[
-    str, option("--setting", "Part of the title of look-ups measured in several settings.", "TEXT")
+    str,
+    option(
+        "--setting",
+        "Words from the title of the look-ups to plan for, if they were measured in several settings.",
+        "TEXT",
+    ),
 ]
 Bound = Annotated[
-    float | None, option("--bound", "Relative bound, of rows of the kernels suite.", "R")
+    float | None, option("--bound", "Rows of kernels: the relative bound to plan for.", "R")
 ]
-Backward = Annotated[str, option("--backward", "Codec of gradients, of rows of codecs.", "NAME")]
+Backward = Annotated[str, option("--backward", "Rows of codecs: codec of the gradients.", "NAME")]
 Plot = Annotated[
     str | None, option("--plot", "Draw speed-ups by ranks, or by bandwidth, as SVG.", "FILE")
 ]

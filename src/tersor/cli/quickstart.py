@@ -39,12 +39,12 @@ def quickstart(
     folder: Annotated[
         str, option("--run", "Where the log and the report go.", "DIR")
     ] = "runs/quickstart",
-    seed: Annotated[int, option("--seed", "Of data and weights.")] = 0,
+    seed: Annotated[int, option("--seed", "Seed of data and weights.")] = 0,
     as_json: JsonOption = False,
 ) -> int:
     """Train a small DLRM on real ranks, uncompressed and with adaptive compression, and compare.
 
-    The click log is made up but learnable. Takes a few minutes on two CPU cores.
+    The click log is synthetic, but there is something to learn in it. Takes a few minutes on two CPU cores.
     """
     if steps < 1:
         raise SpecError(f"--steps must be at least 1, not {steps}")

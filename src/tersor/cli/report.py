@@ -30,14 +30,12 @@ def report(
         str | None,
         option("--figures", "Write every figure to this folder as .svg.", "DIR"),
     ] = None,
-    title: Annotated[
-        str, option("--title", "What stands above the page.", "TEXT")
-    ] = "tersor report",
+    title: Annotated[str, option("--title", "Title of the page.", "TEXT")] = "tersor report",
     bandwidth: Annotated[
         str | None,
         option(
             "--bandwidth",
-            "Links that speed-ups are predicted for, as in 10gbit,400gbit; default: common ones.",
+            "Bandwidths for which speed-ups are predicted, as in 10gbit,400gbit; default: common ones.",
             "RATE,...",
         ),
     ] = None,
@@ -46,7 +44,7 @@ def report(
 ) -> int:
     """Build one HTML page from results: summary, sortable tables, figures, environment, commands.
 
-    The page needs no network and no other file; in it, readers can move the bandwidth. A report is written over an earlier one; any other file
+    The page needs no network and no other file; its readers can set the bandwidth of their own link. A report is written over an earlier one; any other file
     only with --force.
     """
     from tersor.bench.report import COMMON_LINKS, build_report, read_runs

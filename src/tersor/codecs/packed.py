@@ -47,6 +47,11 @@ class Packed:
             if not isinstance(payload, torch.Tensor):
                 raise SpecError(f"payloads must be torch tensors, not {type(payload).__name__}")
 
+    def __repr__(self) -> str:
+        """Return what was encoded and how, without the payloads, which may be large and on a GPU."""
+        bound = "" if self.error_bound is None else f", error at most {self.error_bound:.4g}"
+        return f"Packed({self.info}, {self.codec}, {self.nbytes:,} bytes, ratio {self.ratio:.2f}{bound})"
+
     @property
     def nbytes(self) -> int:
         """Encoded size in bytes, including the headers of the payloads."""

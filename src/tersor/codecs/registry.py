@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib.metadata import EntryPoint
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from tersor.codecs import plugins
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError, TersorError, UnknownCodecError, UnsupportedVersionError
+from tersor.types import Bound
 
 _log = logging.getLogger("tersor")
 _codecs: dict[str, type[Codec]] = {}
@@ -115,11 +116,18 @@ def _warn(problem: str) -> None:
     _log.warning(problem)
 
 
+_WIDE_BOUND: Final = (
+    "a relative bound is a fraction of the range of a tensor, and 1 or more lets every value decode to anything in it; for 5 % "
+    "write Bound.relative(0.05)"
+)
+
+
 def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
     """Build a codec from its id and options.
 
     ``device`` is a ``torch.device`` or its name. With it, options that are not given default to the fastest choice
-    for that device: ``rows`` uses ``entropy="ans"`` on CUDA.
+    for that device: ``rows`` uses ``entropy="ans"`` on CUDA. A relative bound of 1 or more is allowed, and the logger
+    ``tersor`` warns of it once.
 
     Raises:
         UnknownCodecError: no codec of that id is installed.
@@ -130,6 +138,14 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
         >>> create("flat", bound=Bound.absolute(0.5)).to_config()["bound"]
         {'absolute': 0.5}
     """
+    bound = spec.get("bound")
+    if isinstance(bound, Bound) and bound.value >= 1 and bound.kind == "relative":
+        _warn(_WIDE_BOUND)
+    return made(codec_id, device=device, **spec)
+
+
+def made(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
+    """Build a codec as ``create`` does, without a warning of a wide bound, for callers that give their own."""
     codec = get(codec_id)
     codec.check_options(spec)
     if device is not None:

@@ -57,8 +57,18 @@ class Batch:
         self._settling: Settling | None = None
 
     def __repr__(self) -> str:
-        known = "not read yet" if self._sizes is None else f"on {self._sizes.device}"
-        return f"Batch({len(self)} payloads, sizes {known})"
+        nbytes = self._known_nbytes()
+        size = "size not read yet" if nbytes is None else f"{nbytes:,} bytes"
+        return f"Batch({len(self)} tensor{'s' * (len(self) != 1)}, {size})"
+
+    def _known_nbytes(self) -> int | None:
+        """Return the bytes of all payloads if the host knows them without waiting for a GPU, else None."""
+        if self._sizes is not None:
+            return None if self._sizes.is_cuda else int(self._sizes.sum())
+        encoded = [part.encoded for part in self._settled or self._parts or ()]
+        if not all(one.is_settled and one.device_sizes is None for one in encoded):
+            return None
+        return sum(int(size) for one in encoded for size in one.sizes)
 
     def __len__(self) -> int:
         """Return the number of tensors."""

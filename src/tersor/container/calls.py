@@ -22,6 +22,7 @@ from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.runtime.cpu_runs import split_by_nbytes
 from tersor.kernels.runtime.sparing import is_sparing
 from tersor.kernels.runtime.tensor_guard import are_plain, guard_of
+from tersor.tracing import refuse_transformed
 from tersor.types import TensorInfo, check_tensor
 
 Group = tuple[Codec, list[int]]
@@ -182,6 +183,7 @@ def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) 
         raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
     for x in tensors:
         check_tensor(x)
+    refuse_transformed(tensors)
     _check_supported(codecs, [x.dtype for x in tensors])
     check_num_values(max((x.numel() for x in tensors), default=0))
     for x in tensors:

@@ -98,6 +98,11 @@ class Reader:
         """Close the files that the reader opened itself; tensors already read stay valid."""
         self._stack.close()
 
+    def __repr__(self) -> str:
+        """Return the name of the file and the number of its arrays."""
+        of = self._label.rstrip(": ") or "a stream"
+        return f"Reader({of}, {len(self._entries)} array{'s' * (len(self._entries) != 1)})"
+
     @property
     def names(self) -> list[str]:
         """Names of the arrays, in file order."""

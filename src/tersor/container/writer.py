@@ -48,6 +48,7 @@ class Writer:
 
     def __init__(self, target: str | os.PathLike[str] | BinaryIO) -> None:
         self._stack = ExitStack()
+        self._target = target
         if isinstance(target, str | os.PathLike):
             self._stream = self._stack.enter_context(atomic_write(target))
         else:
@@ -60,6 +61,12 @@ class Writer:
         self._closed = False
         self._half_array: str | None = None
         self._write(pack_preamble())
+
+    def __repr__(self) -> str:
+        """Return the target, how many arrays it has got, and whether it is complete."""
+        of = repr(str(self._target)) if isinstance(self._target, str | os.PathLike) else "a stream"
+        count = f"{len(self._arrays)} array{'s' * (len(self._arrays) != 1)}"
+        return f"Writer({of}, {count}{', closed' * self._closed})"
 
     def __enter__(self) -> Self:
         return self

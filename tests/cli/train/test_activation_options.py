@@ -10,7 +10,7 @@ from tersor import TersorError
 from tersor.cli.train.activation_options import activation_options
 from tersor.workloads.training.activations import BalancedActivations
 
-_NAMES = ("codec", "step", "bound", "score", "budget", "balance")
+_NAMES = ("codec", "step", "bound", "score", "budget", "balance", "probe_every")
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,36 @@ _NAMES = ("codec", "step", "bound", "score", "budget", "balance")
             ("only --activation-step, --target-score or --activation-budget can be balanced; leave "
             "--activation-balance out, or --activation-bound and the codec"),
         ),
+        (
+            {"score": 0.9, "probe_every": -1},
+            "--activation-probe-every must be a whole number of steps, or 0 for no probe, not -1",
+        ),
         ({"codec": "nothing"}, "--activations: unknown codec 'nothing'; known are "),
     ],
 )  # fmt: skip
 def test_a_mistake_names_the_options_that_were_typed(given, sentence) -> None:
     with pytest.raises(TersorError, match=re.escape(sentence)) as caught:
         activation_options(*(given.get(name) for name in _NAMES))
-    assert not re.search(r"(?<![\w-])(step|bound|target_score|budget_\w+)\b", str(caught.value))
+    assert not re.search(
+        r"(?<![\w-])(step|bound|target_score|probe_every|budget_\w+)\b", str(caught.value)
+    )
     assert type(caught.value) is not TersorError
 
 
 def test_options_that_fit_together_are_taken() -> None:
-    assert activation_options(None, None, None, None, None, None) is None
-    found = activation_options("auto", 0.5, None, None, None, None)
+    assert activation_options(None, None, None, None, None, None, None) is None
+    found = activation_options("auto", 0.5, None, None, None, None, None)
     assert found is not None
-    assert (found.codec, found.step) == ("auto", 0.5)
-    balanced = activation_options(None, None, None, 0.9, None, "tensor")
+    assert (found.codec, found.step, found.probe_every) == ("auto", 0.5, 0)
+    balanced = activation_options(None, None, None, 0.9, None, "tensor", 10)
     assert isinstance(balanced, BalancedActivations)
-    assert (balanced.target_score, balanced.parts) == (0.9, "tensor")
+    assert (balanced.target_score, balanced.parts, balanced.probe_every) == (0.9, "tensor", 10)
+
+
+def test_a_target_score_is_probed_unless_that_is_refused() -> None:
+    probed = activation_options(None, None, None, 0.9, None, None, None)
+    assert probed is not None
+    assert probed.probe_every == 50
+    unprobed = activation_options(None, None, None, 0.9, None, None, 0)
+    assert unprobed is not None
+    assert unprobed.probe_every == 0

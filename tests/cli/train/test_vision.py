@@ -73,6 +73,22 @@ def test_saved_activations_are_compressed_and_shown(tersor) -> None:
     assert "activation_ratio" in shown.err
 
 
+def test_probes_are_logged_and_shown(tersor, tmp_path) -> None:
+    options = (*SMALL, "--steps", "3", "--target-score", "0.9", "--activation-probe-every", "2")
+    done = tersor.ok("train", "resnet34", *options, "--run-dir", "run", "--json").json
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    (probe,) = (line for line in lines if line["kind"] == "probe")
+    assert probe.items() >= done["end"]["probe"].items()
+    assert (probe["step"], probe["score_level"]) == (2, 0.5)
+    shown = tersor.ok("train", "resnet34", *options)
+    score = f"{probe['score']:.4f} at 0.5"
+    assert (
+        f"step 2 of 3: probed score {score}, level now {probe['activation_level']:.4g}" in shown.err
+    )
+    assert "probed before step 2" in shown.out
+    assert score in shown.out
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -128,3 +128,36 @@ def test_a_finer_rule_holds_for_what_an_earlier_part_saved(rule) -> None:
     assert (fine - exact).norm() < 0.5 * (coarse - exact).norm()
     # autograd would hold it once
     assert compression.report().original_nbytes == original_nbytes
+
+
+def test_the_id_of_a_codec_is_a_rule_like_the_codec() -> None:
+    held = []
+    for rule in ("group8", create("group8")):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
+        compression = activations.wrap(model, {"2": rule}, step=0.5)
+        model(torch.randn(64, 64)).sum().backward()
+        with compression, compression.rule(rule):
+            nn.functional.relu(model[0](torch.randn(64, 64, requires_grad=True))).sum()
+        assert "group8" in compression.report().forms
+        held.append((compression.report().forms, model[0].weight.grad))
+    assert held[0][0] == held[1][0]
+    assert torch.equal(held[0][1], held[1][1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("flat", r"give the rule tersor\.create\('flat', bound=tersor\.Bound\.relative\(0\.01\)\)"),
+        ("ans", "tersor.create"),
+        ("auto", "chooses per tensor"),
+        (
+            "exact",
+            "a rule is a factor above 0, a codec or its id, or None for exact, not 'exact': unknown codec 'exact'; known are",
+        ),
+        (True, "a rule is a factor above 0, a codec or its id, or None for exact, not True"),
+    ],
+)
+def test_an_id_that_makes_no_codec_names_the_way_out(rule, words) -> None:
+    with pytest.raises(SpecError, match=words):
+        activations.wrap(cnn(), {"0": rule}, step=0.5)

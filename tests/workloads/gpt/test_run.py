@@ -151,7 +151,9 @@ def test_a_line_tells_loss_norm_and_speed():
     with RunLog(None) as log:
         train(run, Schedule(log_every=1), log)
     line = log.lines[0]
-    assert set(line) == {"kind", "step", "loss", "step_s", "gradient_norm", "tokens_per_s"}
+    names = {"loss", "step_s", "learning_rate", "gradient_norm", "tokens_per_s"}
+    assert set(line) == {"kind", "step", *names}
+    assert line["learning_rate"] == run.learning_rate.at(0)
     assert line["gradient_norm"] > 0
     assert line["tokens_per_s"] == round(8 * 16 / line["step_s"])
 

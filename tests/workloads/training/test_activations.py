@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import pytest
 import torch
 
 from tersor.errors import SpecError, UnknownCodecError
-from tersor.workloads.data.synthetic_graph import SyntheticGraph
-from tersor.workloads.data.synthetic_images import SyntheticImages
-from tersor.workloads.data.synthetic_text import SyntheticText
-from tersor.workloads.gcn import GcnConfig, GcnRun
-from tersor.workloads.gpt import GptConfig, GptRun
-from tersor.workloads.models.alexnet import AlexNet
-from tersor.workloads.models.gpt import GptShape
-from tersor.workloads.models.resnet import ResNet
 from tersor.workloads.training import activations as training_activations
 from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
 from tersor.workloads.training.checkpoint import resume, save_checkpoint
 from tersor.workloads.training.log import RunLog
 from tersor.workloads.training.loop import Schedule, train
-from tersor.workloads.training.run import TrainingRun
-from tersor.workloads.vision import VisionConfig, VisionRun
-from tersor.workloads.vision import run as vision_run
 from tests.checks import assert_bits_equal
-
-Run = TrainingRun[Any, Any]
-IMAGES = SyntheticImages(num_train=64, num_test=20)
-GRAPH = SyntheticGraph(num_nodes=400, num_features=64, num_classes=4).graph()
-TEXT = SyntheticText(num_train=200, num_validation=20)
-SHAPE = GptShape(layers=1, width=64, heads=2, context=32, vocabulary=256)
-
-
-def _image_run(model: str, preset: str, activations: ActivationOptions | None) -> Run:
-    options = {"batch": 8, "steps": 6, "activations": activations}
-    return VisionRun(VisionConfig.of(model, preset, **options), IMAGES)
-
-
-def _graph_run(form: str, activations: ActivationOptions | None) -> Run:
-    options: dict[str, Any] = {"form": form, "steps": 6, "activations": activations}
-    return GcnRun(GcnConfig(batch=len(GRAPH.train), **options), GRAPH)
-
-
-def _text_run(activations: ActivationOptions | None) -> Run:
-    options: dict[str, Any] = {"batch": 4, "steps": 6, "activations": activations}
-    return GptRun(GptConfig(shape=SHAPE, accumulation=2, **options), TEXT)
-
-
-RUNS: dict[str, Callable[[ActivationOptions | None], Run]] = {
-    "alexnet": partial(_image_run, "alexnet", "one-cycle"),
-    "resnet34": partial(_image_run, "resnet34", "cifar"),
-    "gpt": _text_run,
-    "csr": partial(_graph_run, "csr"),
-    "matmul": partial(_graph_run, "matmul"),
-    "linear": partial(_graph_run, "linear"),
-}
+from tests.workloads.training.small_runs import RUNS, graph_run, make_small
 
 
 @pytest.fixture(autouse=True)
 def _small_models(monkeypatch) -> None:
-    small = partial(AlexNet, widths=(16, 16, 16, 16, 16), hidden=64)
-    monkeypatch.setattr(vision_run, "AlexNet", small)
-    monkeypatch.setattr(vision_run, "ResNet", partial(ResNet, blocks=(1, 1), width=8))
+    make_small(monkeypatch)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -92,7 +45,7 @@ def test_what_is_saved_shrinks_and_the_model_learns(name) -> None:
 def test_every_form_of_a_graph_holds_the_same_bytes_in_place_of_the_same() -> None:
     found = []
     for form in ("csr", "matmul", "linear"):
-        run = _graph_run(form, ActivationOptions(step=0.5))
+        run = graph_run(form, ActivationOptions(step=0.5))
         run.step()
         report = run.activations.report()
         # the matrix is the run's own

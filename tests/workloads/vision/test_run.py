@@ -189,7 +189,8 @@ def test_a_line_tells_loss_and_speed() -> None:
     run = VisionRun(config(steps=1), SOURCE)
     with RunLog(None) as log:
         train(run, Schedule(log_every=1), log)
-    assert set(log.lines[0]) == {"kind", "step", "loss", "step_s", "images_per_s"}
+    names = {"loss", "step_s", "learning_rate", "images_per_s"}
+    assert set(log.lines[0]) == {"kind", "step", *names}
     assert log.lines[1]["num_samples"] == 200
 
 

@@ -22,6 +22,8 @@ def check_line(line: Any) -> Mapping[str, Any]:
         for direction in ("forward", "backward"):
             _check_volume(line.get(direction))
         _check_tables(line.get("tables"))
+    if "activations" in line:
+        _check_saved(line["activations"])
     if line["kind"] == "run":
         _check_origin(line)
     return line
@@ -123,6 +125,19 @@ def _check_origin(values: Mapping[str, Any]) -> None:
 def _check_volume(volume: Any) -> None:
     is_fine = isinstance(volume, Mapping) and is_number(volume.get("ratio"))
     require("a direction", is_fine and is_count(volume.get("encoded_nbytes")), "bytes and a ratio")
+
+
+def _check_saved(saved: Any) -> None:
+    """Validate what a step saved for backward, as a whole and by form."""
+    forms = saved.get("forms") if isinstance(saved, Mapping) else None
+    is_fine = isinstance(forms, Mapping) and all(
+        isinstance(one, Mapping) and all(is_count(one.get(name)) for name in names)
+        for one, *names in (
+            (saved, "original_nbytes", "held_nbytes"),
+            *((one, "num_tensors", "original_nbytes", "held_nbytes") for one in forms.values()),
+        )
+    )
+    require("activations", is_fine, "bytes by form")
 
 
 def _check_tables(tables: Any) -> None:

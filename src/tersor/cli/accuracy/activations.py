@@ -27,7 +27,7 @@ _Settings = Annotated[
 ]
 _Seeds = Annotated[int, option("--seeds", "Trainings of each setting, seeds 0 to N - 1.", "N")]
 _Steps = Annotated[
-    int | None, option("--steps", "Of each training; default: those of the recipe.", "N")
+    int | None, option("--steps", "Steps of each training; default: those of the recipe.", "N")
 ]
 _Preset = Annotated[
     str | None,
@@ -35,9 +35,9 @@ _Preset = Annotated[
 ]
 _Form = Annotated[
     str | None,
-    option("--form", "Of the graph's matrix, of gcn alone: csr (default), matmul, or linear."),
+    option("--form", "Form of the graph's matrix, only for gcn: csr (default), matmul, or linear."),
 ]
-_Dtype = Annotated[str | None, option("--dtype", "That the model computes in: fp32 or bf16.")]
+_Dtype = Annotated[str | None, option("--dtype", "Dtype that the model computes in: fp32 or bf16.")]
 _Jobs = Annotated[int, option("--jobs", "Trainings that run at the same time.", "N")]
 _Evals = Annotated[
     int, option("--evals", "Evaluations of each training, and probes of its gradient.", "N")

@@ -27,10 +27,10 @@ def dlrm(
     data: Annotated[str, option("--data", "synthetic, or a Criteo log.", "LOG")] = "synthetic",
     seeds: Annotated[int, option("--seeds", "Pairs of trainings, seeds 0 to N - 1.", "N")] = 5,
     steps: Annotated[int | None, option("--steps", "Steps; default: one epoch.", "N")] = None,
-    batch: Annotated[int, option("--batch", "Of all ranks.", "N")] = 512,
+    batch: Annotated[int, option("--batch", "Samples of all ranks per step.", "N")] = 512,
     rate: Annotated[float, option("--lr", "Learning rate.", "X")] = 0.05,
-    codec: Annotated[str, option("--codec", "Of looked-up rows.")] = "rows",
-    backward: Annotated[str, option("--backward", "Of gradients.")] = "half",
+    codec: Annotated[str, option("--codec", "Codec of looked-up rows.")] = "rows",
+    backward: Annotated[str, option("--backward", "Codec of gradients.")] = "half",
     ranks: Annotated[int, option("--ranks", "Processes that train together.", "N")] = 2,
     samples: Annotated[int, option("--samples", "Training samples of the synthetic log.", "N")] = 1
     << 18,

@@ -20,8 +20,8 @@ _Schemes = Annotated[
     option("--schemes", "How ranks exchange; default: those of docs/shards.md.", "NAME,..."),
 ]
 _Seeds = Annotated[int, option("--seeds", "Trainings of each scheme, seeds 0 to N - 1.", "N")]
-_Steps = Annotated[int, option("--steps", "Of each training.", "N")]
-_Ranks = Annotated[int, option("--ranks", "That train together.", "N")]
+_Steps = Annotated[int, option("--steps", "Steps of each training.", "N")]
+_Ranks = Annotated[int, option("--ranks", "Number of ranks that train together.", "N")]
 _Transport = Annotated[
     str,
     option("--transport", "gloo: a process per rank; memory: all ranks in one process."),

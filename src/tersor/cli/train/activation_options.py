@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tersor.cli.options import option, parse_size
@@ -18,25 +19,44 @@ Activations = Annotated[
 ]
 Step = Annotated[
     float | None,
-    option("--activation-step", "Of rms, in units of the root mean square of 256 values.", "X"),
+    option("--activation-step", "Step of codec rms, in root mean squares of 256 values.", "X"),
 ]
 Bound = Annotated[
-    float | None, option("--activation-bound", "Relative, of the error of every value.", "R")
+    float | None,
+    option(
+        "--activation-bound",
+        "Relative error bound of every value, as 0.01 for 1 % of the range.",
+        "R",
+    ),
 ]
 Score = Annotated[
     float | None,
-    option("--target-score", "Similarity of gradients to steer to, from 0 to 1.", "S"),
+    option("--target-score", "Similarity of gradients to steer to, between 0 and 1, as 0.95.", "S"),
 ]
 Budget = Annotated[
     str | None,
-    option("--activation-budget", "Bytes that held tensors are to fit in, as 512M.", "SIZE"),
+    option(
+        "--activation-budget",
+        "Bytes that the compressed tensors of a step must fit in, as 512M.",
+        "SIZE",
+    ),
 ]
 Balance = Annotated[
     str | None,
     option(
         "--activation-balance",
-        "After 50 steps, give parts of the model steps of their own: kind (of function) or tensor.",
+        "From step 50 on, give each kind of function (kind) or each tensor (tensor) a step of its own.",
         "PARTS",
+    ),
+]
+
+ProbeEvery = Annotated[
+    int | None,
+    option(
+        "--activation-probe-every",
+        "Steps between measurements of the score, by an eighth of a batch; 0 for none. Default: 50 with --target-score, "
+        "else 0.",
+        "N",
     ),
 ]
 
@@ -47,6 +67,7 @@ _TYPED: Final = {
     "target_score": "--target-score",
     "budget_bytes": "--activation-budget",
     "parts": "--activation-balance",
+    "probe_every": "--activation-probe-every",
 }
 _WORDS: Final = re.compile(
     rf"(?<!unknown )\bcodec[ =]'(?P<codec>\w+)'|\b(?P<option>{'|'.join(_TYPED)})\b"
@@ -56,20 +77,28 @@ _WORDS: Final = re.compile(
 
 def activation_options(
     codec: str | None, step: float | None, bound: float | None, score: float | None,
-    budget: str | None, balance: str | None,
+    budget: str | None, balance: str | None, probe_every: int | None,
 ) -> ActivationOptions | None:  # fmt: skip
     """Return the activation options; None if none is given.
+
+    Without ``probe_every``, a target score is probed every ``PROBE_EVERY`` steps.
 
     Raises:
         SpecError: they do not fit together, or one is out of range; the sentence names options as typed.
         UnknownCodecError: there is no such codec.
     """
     from tersor.sites.activations.balance import checked_parts
-    from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
+    from tersor.workloads.training.activations import (
+        PROBE_EVERY,
+        ActivationOptions,
+        BalancedActivations,
+    )
 
+    if probe_every is None and score is not None:
+        probe_every = PROBE_EVERY
     given = {
         "codec": codec, "step": step, "bound": bound, "target_score": score,
-        "budget_nbytes": parse_size(budget, "--activation-budget"),
+        "budget_nbytes": parse_size(budget, "--activation-budget"), "probe_every": probe_every or None,
     }  # fmt: skip
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     try:
@@ -99,7 +128,22 @@ def activation_lines(totals: dict[str, Any]) -> list[tuple[str, str]]:
         ("ratio", f"{report['original_nbytes'] / report['held_nbytes']:.2f}"),
     ]
     if report["similarity"] is not None:
-        level = report.get("similarity_level")
-        at = "" if level is None else f" at {level:.4g}"
+        at = _at({"score_level": report.get("similarity_level")})
         lines.append(("score", f"{report['similarity']['score']:.4f}{at}"))
+    probe = totals.get("probe")
+    if probe is not None:
+        lines.append((f"probed before step {probe['step']}", f"{probe['score']:.4f}{_at(probe)}"))
     return lines
+
+
+def _at(values: Mapping[str, Any]) -> str:
+    """Return at which level a score was found, in words."""
+    level = values.get("score_level")
+    return "" if level is None else f" at {level:.4g}"
+
+
+def probe_words(line: Mapping[str, Any]) -> str:
+    """Return the words for a log line of kind ``probe``."""
+    level = line.get("activation_level")
+    after = "" if level is None else f", level now {level:.4g}"
+    return f"probed score {line['score']:.4f}{_at(line)}{after}"

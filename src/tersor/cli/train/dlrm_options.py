@@ -15,9 +15,11 @@ MaxRows = Annotated[
 ]
 Optimizer = Annotated[str, option("--optimizer", "sgd or adagrad.")]
 Codec = Annotated[
-    str, option("--codec", "Of looked-up rows: an id, auto, or raw for no compression.")
+    str, option("--codec", "Codec of looked-up rows: an id, auto, or raw for no compression.")
 ]
-Backward = Annotated[str, option("--backward", "Of gradients: none, half, group8, or another id.")]
+Backward = Annotated[
+    str, option("--backward", "Codec of gradients: none, half, group8, or another id.")
+]
 Bounds = Annotated[
     str | None,
     option("--bounds", "Relative bounds of tight, base and loose tables, or one of all.", "T,B,L"),
@@ -46,7 +48,9 @@ DecayEnd = Annotated[
         "N",
     ),
 ]
-Bandwidth = Annotated[str, option("--bandwidth", "Of the network, for --codec auto.", "RATE")]
+Bandwidth = Annotated[
+    str, option("--bandwidth", "Bandwidth of the network, for --codec auto.", "RATE")
+]
 Dumps = Annotated[
     str | None, option("--dump-embeddings", "Write looked-up rows per table here.", "DIR")
 ]

@@ -52,6 +52,7 @@ def gcn(
     target_score: saved.Score = None,
     activation_budget: saved.Budget = None,
     activation_balance: saved.Balance = None,
+    activation_probe_every: own.ProbeEvery = 0,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -85,7 +86,7 @@ def gcn(
     known["fanouts"] = () if fanouts is None else numbers_of(fanouts, "--fanouts", int)
     known["activations"] = saved.activation_options(
         activations, activation_step, activation_bound, target_score, activation_budget,
-        activation_balance,
+        activation_balance, activation_probe_every,
     )  # fmt: skip
     known["batch"] = len(graph.train) if batch is None else batch
     config = GcnConfig(steps=steps, learning_rate=rate, **known)

@@ -52,6 +52,7 @@ def gpt(
     target_score: saved.Score = None,
     activation_budget: saved.Budget = None,
     activation_balance: saved.Balance = None,
+    activation_probe_every: saved.ProbeEvery = None,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -79,6 +80,7 @@ def gpt(
         target_score,
         activation_budget,
         activation_balance,
+        activation_probe_every,
     )
     config = gpt_config(preset, length, steps, batch, rate, decay_steps, known)
     source = open_text(

@@ -26,7 +26,12 @@ Context = Annotated[
     int | None, option("--context", "Tokens of a sequence; default: the preset's.", "N")
 ]
 Accumulation = Annotated[
-    int, option("--accumulation", "Parts that a rank computes its share of a batch in.", "N")
+    int,
+    option(
+        "--accumulation",
+        "Parts in which a rank computes its share of a batch, one after the other.",
+        "N",
+    ),
 ]
 Scheme = Annotated[
     str,
@@ -34,5 +39,10 @@ Scheme = Annotated[
 ]
 Ranks = Annotated[int, option("--ranks", "Ranks that share the model in this one process.", "N")]
 RanksPerNode = Annotated[
-    int | None, option("--ranks-per-node", "Ranks of a node; default: as they run.", "N")
+    int | None,
+    option(
+        "--ranks-per-node",
+        "Ranks of a node; default: as torchrun started them, or all of --ranks.",
+        "N",
+    ),
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tersor.cli.options import check_device
 from tersor.cli.screen import Screen
+from tersor.cli.train.activation_options import probe_words
 from tersor.cli.wording import counted
 from tersor.errors import SpecError
 
@@ -128,8 +129,11 @@ def run_training(
 
 
 def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
-    """Print a log line of kind ``train``, ``eval`` or ``balance``, unless the result is JSON."""
-    if screen.as_json or line["kind"] not in ("train", "eval", "balance"):
+    """Print a log line of kind ``train``, ``eval``, ``balance`` or ``probe``, unless the result is JSON."""
+    if screen.as_json or line["kind"] not in ("train", "eval", "balance", "probe"):
+        return
+    if line["kind"] == "probe":
+        screen.say(f"step {line['step']} of {steps}: {probe_words(line)}")
         return
     if line["kind"] == "balance":
         parts = counted(line["num_parts"], "part")
@@ -140,6 +144,8 @@ def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
         return
     values = dict(line)
     kind, step, seconds = values.pop("kind"), values.pop("step"), values.pop("step_s", None)
+    # what a user chose
+    values.pop("learning_rate", None)
     words = [
         f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
         for name, value in values.items()

@@ -49,6 +49,7 @@ def vision_command(model: str, usual_preset: str) -> Callable[..., int]:
         target_score: saved.Score = None,
         activation_budget: saved.Budget = None,
         activation_balance: saved.Balance = None,
+        activation_probe_every: saved.ProbeEvery = None,
         seed: every.Seed = 0,
         device: every.Device = "cpu",
         run_folder: every.RunFolder = None,
@@ -72,6 +73,7 @@ def vision_command(model: str, usual_preset: str) -> Callable[..., int]:
                 target_score,
                 activation_budget,
                 activation_balance,
+                activation_probe_every,
             ),
         }
         folder = None if run_folder is None else Path(run_folder)

@@ -20,9 +20,11 @@ Preset = Annotated[
 ]
 Steps = Annotated[
     int | None,
-    option("--steps", "Steps to train for, those before a --resume included; default: 1000.", "N"),
+    option("--steps", "Steps to train for, including those before a --resume; default: 1000.", "N"),
 ]
-Epochs = Annotated[float | None, option("--epochs", "How long to train, in place of --steps.", "X")]
+Epochs = Annotated[
+    float | None, option("--epochs", "Epochs to train for, instead of --steps.", "X")
+]
 Side = Annotated[
     int | None, option("--side", "Pixels that images are scaled to; default: the preset's.", "N")
 ]

@@ -79,6 +79,10 @@ class CompiledCompression:
         self._open: list[ExitStack] = []
         self._is_traced = self._sees_eager = False
 
+    def __repr__(self) -> str:
+        """Return the codec."""
+        return f"CompiledCompression({self._codec.codec!r})"
+
     def __enter__(self) -> Self:
         """Compress what compiled code saves from here on, unless gradients are disabled."""
         note_entered(self)

@@ -24,7 +24,7 @@ from tersor.sites.activations.balance import (
 )
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.probe import gradients_of
-from tersor.sites.activations.quality import Quality, Rule
+from tersor.sites.activations.quality import GivenRule, Quality, Rule
 from tersor.sites.activations.region import Region
 from tersor.sites.activations.report import ActivationReport, Ledger, Live
 from tersor.sites.activations.state import State
@@ -178,7 +178,7 @@ class Compression:
             self._steering.check_seen(self._ledger)
 
     def checked_rule(self, rule: object) -> Rule:
-        """Validate a rule for a part of a model, and return it with a factor as a float.
+        """Validate a rule for a part of a model, and return it with a factor as a float and a codec's id as the codec.
 
         A factor multiplies the step or the bound; for a step, or a level that is steered, it is between 1/64 and 64.
         The product is limited to what the codec supports: a step below the finest one becomes the finest.
@@ -190,19 +190,19 @@ class Compression:
         return self._quality.checked_rule(rule)
 
     @contextmanager
-    def rule(self, rule: Rule) -> Iterator[None]:
+    def rule(self, rule: GivenRule) -> Iterator[None]:
         """Save the tensors of a part of the forward pass differently, inside the open context.
 
         Args:
-            rule: a factor on the step or bound, a codec, or None to save tensors exactly.
+            rule: a factor on the step or bound, a codec or its id, or None to save tensors exactly.
 
         Raises:
             SpecError: see ``checked_rule``.
         """
-        rule = self.checked_rule(rule)
+        checked = self.checked_rule(rule)
         regions = [region for region in self._regions() if region is not None]
         for region in regions:
-            region.rules.append(rule)
+            region.rules.append(checked)
         try:
             yield
         finally:
@@ -216,6 +216,10 @@ class Compression:
         self._window_nbytes = self._given_window_nbytes or own_nbytes
         self._ledger = Ledger(self._live)
         return self._ledger
+
+    def expect_probes(self) -> None:
+        """Tell that ``probe`` will be called, so that a level that waits for the first one is worth no warning."""
+        self._steering.is_probed = True
 
     def probe(self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]) -> Similarity:
         """Measure the similarity of the gradients of one batch with and without compression, and steer by it.

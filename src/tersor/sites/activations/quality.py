@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import nn
 
 from tersor.codecs import Codec, registry
-from tersor.errors import SpecError
+from tersor.errors import SpecError, UnknownCodecError
 from tersor.kernels.group.rms.layout import LEAST_STEP, MOST_STEP
 from tersor.policy import BudgetController, LevelRange, ScoreController
 from tersor.types import Bound
@@ -31,6 +31,9 @@ times the finest."""
 
 Rule = float | Codec | None
 """A factor on the level, a codec that replaces the common one, or None for exact."""
+GivenRule = Rule | str
+"""A rule as a user gives it: also the id of a codec."""
+_RULES: Final = "a rule is a factor above 0, a codec or its id, or None for exact"
 
 
 class Quality:
@@ -101,14 +104,11 @@ class Quality:
         """
         if rule is None:
             return None
-        if isinstance(rule, Codec):
-            return _checked_selector(rule)
+        if isinstance(rule, Codec | str):
+            return _checked_selector(_named(rule) if isinstance(rule, str) else rule)
         factor = _number(rule)
         if not 0 < factor < math.inf:
-            hint = f"; tersor.create({rule!r}) makes a codec" if isinstance(rule, str) else ""
-            raise SpecError(
-                f"a rule is a factor above 0, a codec, or None for exact, not {in_words(rule)}{hint}"
-            )
+            raise SpecError(f"{_RULES}, not {in_words(rule)}")
         if factor != 1.0:
             self._check_factor(factor)
         return factor
@@ -230,6 +230,25 @@ def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> C
             raise SpecError(f"codec {codec!r} {instead}")
         chosen = registry.create(codec, **options)
     return _checked_selector(chosen)
+
+
+def _named(codec_id: str) -> Codec:
+    """Return the codec with an id and its usual options, for a rule.
+
+    Raises:
+        SpecError: there is none, or it needs a bound.
+    """
+    try:
+        kind = registry.get(codec_id)
+    except UnknownCodecError as error:
+        raise SpecError(f"{_RULES}, not {in_words(codec_id)}: {error}") from error
+    if kind.takes_bound() and not kind.is_selector:
+        raise SpecError(
+            f"codec {codec_id!r} needs a bound: give the rule tersor.create({codec_id!r}, bound=tersor.Bound.relative(0.01))"
+        )
+    return registry.create(
+        codec_id, **({"bound": Bound.relative(0.01)} if kind.takes_bound() else {})
+    )
 
 
 def _checked_selector(codec: Codec) -> Codec:

@@ -30,6 +30,7 @@ class Steering:
         similarity_level: the level that ``similarity`` was found at.
         is_predicted: True if ``similarity`` is predicted, False if it comes from a probe.
         num_passes: number of forward passes so far.
+        is_probed: True if the training calls ``probe`` now and then.
         estimate: collects the noise of the current pass; None if this pass is not measured.
     """
 
@@ -42,6 +43,7 @@ class Steering:
         self.is_predicted = False
         self._warned: set[str] = set()
         self.num_passes = 0
+        self.is_probed = False
         self.estimate: NoiseEstimate | None = None
         self._calibration = _UNCALIBRATED
         self._is_learned = True
@@ -104,11 +106,13 @@ class Steering:
         most = max(level, controller.levels.start)
         if missed and self._calibration == _UNCALIBRATED and self.quality.level > most:
             self.quality.level = most
-            self._warn(
-                "unprobed",
-                f"target_score keeps the level at {most:g}: predictions miss the errors of {', '.join(sorted(missed))}; "
-                "call probe every 50 steps or so, which measures the score and lets the level grow",
-            )
+            if not self.is_probed:
+                self._warn(
+                    "unprobed",
+                    f"target_score keeps the level at {most:g}: predictions miss the errors of {', '.join(sorted(missed))}; "
+                    "call probe every 50 steps or so (tersor train: --activation-probe-every 50), which measures the score "
+                    "and lets the level grow",
+                )
 
     def _fit_budget(self, controller: BudgetController, ledger: Ledger) -> None:
         level, held_nbytes = self.quality.level, ledger.held_nbytes

@@ -12,12 +12,12 @@ from torch import nn
 
 from tersor.errors import SpecError
 from tersor.sites.activations.compression import Compression
-from tersor.sites.activations.quality import Rule, in_words
+from tersor.sites.activations.quality import GivenRule, Rule, in_words
 
 _LIKE_REGULAR_EXPRESSION: Final = re.compile(r"[.)][*+]|\]\+|[\\^$|()]")
 _MOST_NAMES: Final = 6
 
-Rules = Mapping[str | type[nn.Module], Rule]
+Rules = Mapping[str | type[nn.Module], GivenRule]
 
 
 def wrap(
@@ -35,7 +35,7 @@ def wrap(
         module: gets forward hooks; its parameters and ``state_dict`` are unchanged.
         rules: how the tensors of its parts are saved. A key is a type of module, or a shell pattern for the whole
             name in ``named_modules`` (``*``, which also matches dots, ``?`` and ``[ab]``). A value is a factor on
-            the common step or bound (0.5: twice as fine), a codec, or None for exact. The first rule that matches
+            the common step or bound (0.5: twice as fine), a codec or its id, or None for exact. The first rule that matches
             a part applies; a part without a rule follows the part around it.
         compression: the compression to use; by default one is made from ``options``.
         **options: options of ``Compression``.
@@ -66,7 +66,7 @@ def _check_types(module: object, rules: object, compression: object) -> None:
         raise SpecError(f"wrap takes a module, not {in_words(module)}")
     if rules is not None and not isinstance(rules, Mapping):
         raise SpecError(
-            f"rules are a dict from patterns or types to a factor, a codec or None, not {in_words(rules)}"
+            f"rules are a dict from patterns or types to a factor, a codec, its id or None, not {in_words(rules)}"
         )
     if compression is not None and not isinstance(compression, Compression):
         raise SpecError(
@@ -126,7 +126,7 @@ class _ForwardHooks:
 
 
 def _matched(
-    module: nn.Module, rules: Mapping[Any, Rule], compression: Compression
+    module: nn.Module, rules: Mapping[Any, GivenRule], compression: Compression
 ) -> list[tuple[nn.Module, Rule]]:
     checked: dict[Any, Rule] = {}
     for key, rule in rules.items():

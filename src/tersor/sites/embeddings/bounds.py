@@ -30,7 +30,7 @@ class AdaptiveBounds:
     Example:
         >>> policy = AdaptiveBounds(tight=frozenset({2}), decay=Decay("linear", 2.0, 100))
         >>> policy.bound(2, iteration=50), policy.bound(0, iteration=100)
-        (Bound(kind='relative', value=0.015), Bound(kind='relative', value=0.03))
+        (Bound.relative(0.015), Bound.relative(0.03))
     """
 
     tight: frozenset[int | str] = frozenset()

@@ -127,6 +127,14 @@ class Exchange:
             channels = (*_CHANNELS, *_EXACT_CHANNELS)
             self.wire = AllToAll(group, formats, dtype, self.device, channels)
 
+    def __repr__(self) -> str:
+        """Return the number of tables and ranks, and the codecs of both directions."""
+        codecs = ", ".join(one.codec_id for one in self.plan.candidates)
+        return (
+            f"Exchange({len(self.layout.owners)} tables, rank {self.rank} of {self.world_size}, rows by {codecs}, gradients by "
+            f"{self.backward_codec.codec_id}{', closed' * self._is_closed})"
+        )
+
     def _terms(self) -> dict[str, object]:
         """Return the arguments that must be equal on all ranks, by name."""
         return {

@@ -93,6 +93,10 @@ class ShardCompression:
         ):
             self._stack.callback(weakref.finalize(self, register(_weak(method)).remove))
 
+    def __repr__(self) -> str:
+        """Return the number of sharded modules, and how their weights and gradients are compressed."""
+        return f"ShardCompression({len(self._units)} modules, {self.weights}, {self.gradients})"
+
     @property
     def ranks_per_node(self) -> int:
         """Number of consecutive ranks per node, as given or detected."""

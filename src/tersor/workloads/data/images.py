@@ -60,6 +60,11 @@ class ImageBatch:
         parts = (self.images, self.labels, self.flips, self.shifts)
         return ImageBatch(*(part.to(device) for part in parts))
 
+    def first(self, count: int) -> ImageBatch:
+        """Return the first images of the batch."""
+        parts = (self.images, self.labels, self.flips, self.shifts)
+        return ImageBatch(*(part[:count] for part in parts))
+
 
 def training_batch(
     source: ImageSource, seed: int, first: int, count: int, epoch_size: int, *, augment: bool

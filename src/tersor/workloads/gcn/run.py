@@ -70,7 +70,8 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         widths = (graph.features.shape[1], *config.hidden, graph.num_classes)
         self.model = GraphNet(config.model, widths, config.dropout).to(self.device)
         self.optimizer = self._made_optimizer()
-        self.compress_activations(config.activations, self.loss)
+        # all nodes of a step depend on each other
+        self.compress_activations(config.activations, self.loss, lambda batch: batch)
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
         """Return Adam as published, with weight decay on the first layer only."""

@@ -27,6 +27,7 @@ from tersor.workloads.gpt.metrics import GptMetrics
 from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import Gpt, set_weights
 from tersor.workloads.ranks import lost_peers_explained
+from tersor.workloads.training.activations import num_probed
 from tersor.workloads.training.run import TrainingRun
 
 _BETAS: Final = (0.9, 0.95)
@@ -78,7 +79,9 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self.optimizer = self._made_optimizer()
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
-        self.compress_activations(config.activations, self._loss_of_part)
+        self.compress_activations(
+            config.activations, self._loss_of_part, lambda x: x[: num_probed(self._part_size)]
+        )
 
     @property
     def _num_ranks(self) -> int:

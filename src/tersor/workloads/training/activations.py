@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import torch
 
@@ -17,6 +17,10 @@ from tersor.types import Bound
 
 _FIRST_BALANCE: Final = 50
 """Steps before the parts of a model are first compared: weights that have learned nothing would say little."""
+PROBE_EVERY: Final = 50
+"""Usual steps between probes."""
+_PROBED_FRACTION: Final = 8
+"""A probe takes this part of a batch: its exact pass then saves about as much as a whole batch holds compressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class ActivationOptions:
         bound: relative bound on the error of every value.
         target_score: gradient similarity that step or bound is controlled to reach.
         budget_nbytes: budget for the held tensors.
+        probe_every: steps between probes, which measure the score; 0 for none.
     """
 
     codec: str = "auto"
@@ -38,9 +43,14 @@ class ActivationOptions:
     bound: float | None = None
     target_score: float | None = None
     budget_nbytes: int | None = None
+    probe_every: int = 0
 
     def __post_init__(self) -> None:
         """Validate by the rules of the site, before a model is created."""
+        if type(self.probe_every) is not int or self.probe_every < 0:
+            raise SpecError(
+                f"probe_every must be a whole number of steps, or 0 for no probe, not {self.probe_every!r}"
+            )
         self.compression()
 
     def compression(self) -> Compression:
@@ -57,6 +67,10 @@ class ActivationOptions:
             target_score=self.target_score,
             budget_bytes=self.budget_nbytes,
         )
+
+    def is_probe_due(self, step: int) -> bool:
+        """True if the score is to be measured before a step; never before the first, as random weights say little."""
+        return step > 0 and self.probe_every > 0 and step % self.probe_every == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +110,20 @@ class BalancedActivations(ActivationOptions):
         number, rest = divmod(step, _FIRST_BALANCE)
         return number > 0 and not rest and number & (number - 1) == 0
 
+    def is_probe_due(self, step: int) -> bool:
+        """True if the score is to be measured before a step, and no balance does so."""
+        return ActivationOptions.is_probe_due(self, step) and not self.is_due(step)
+
+
+def num_probed(count: int, least: int = 1) -> int:
+    """Return how many of ``count`` samples a probe takes: an eighth, but at least ``least`` if there are as many.
+
+    Example:
+        >>> num_probed(128), num_probed(3), num_probed(16, least=4), num_probed(3, least=4)
+        (16, 1, 4, 3)
+    """
+    return min(count, max(least, count // _PROBED_FRACTION))
+
 
 def activation_values(compression: Compression) -> dict[str, float]:
     """Return the log values of the last step: ratio and level (step or bound), score and the level that was scored."""
@@ -123,18 +151,31 @@ def balance_values(compression: Compression, factors: Mapping[str, float]) -> di
     }
 
 
-def compression_state(compression: Compression) -> torch.Tensor:
-    """Return the state of a compression for a checkpoint, as a uint8 tensor."""
-    text = json.dumps(compression.state_dict(), sort_keys=True)
-    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+def probe_values(compression: Compression) -> dict[str, float]:
+    """Return the log values of a probe: what it measured, the level that it scored, and the one that it led to."""
+    report = compression.report()
+    values: dict[str, float] = cast("Similarity", report.similarity)._asdict()
+    if report.similarity_level is not None and report.level is not None:
+        values |= {"score_level": report.similarity_level, "activation_level": report.level}
+    return values
+
+
+def json_tensor(value: object) -> torch.Tensor:
+    """Return a JSON value for a checkpoint, as a uint8 tensor."""
+    return torch.tensor(list(json.dumps(value, sort_keys=True).encode()), dtype=torch.uint8)
+
+
+def json_of(tensor: torch.Tensor) -> Any:
+    """Return the value of a tensor of ``json_tensor``."""
+    return json.loads(bytes(tensor.tolist()))
 
 
 def load_compression_state(compression: Compression, state: torch.Tensor | None) -> None:
-    """Restore a state of ``compression_state``.
+    """Restore a state of a compression from a checkpoint.
 
     Raises:
         SpecError: the state is None, or from other options.
     """
     if state is None:
         raise SpecError("the checkpoint has no state of compressed activations; start another run")
-    compression.load_state_dict(json.loads(bytes(state.tolist())))
+    compression.load_state_dict(json_of(state))

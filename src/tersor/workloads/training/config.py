@@ -53,7 +53,7 @@ class TrainingConfig:
 
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form; equal runs have equal forms."""
-        return asdict(self)
+        return asdict(self, dict_factory=_known_before)
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
         """Describe how a saved run differs, and the remedy; None if it can continue with this config."""
@@ -61,6 +61,11 @@ class TrainingConfig:
         if not names:
             return None
         return f"another {', '.join(names)}; give the same options, or another folder"
+
+
+def _known_before(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Leave out that nothing is probed, so that checkpoints from before there were probes have the same form."""
+    return {name: value for name, value in pairs if (name, value) != ("probe_every", 0)}
 
 
 def differing_options(config: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:

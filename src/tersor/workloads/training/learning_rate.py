@@ -44,6 +44,11 @@ class LearningRate:
             steps = "1 step" if self.warmup == 1 else f"{self.warmup} steps"
             raise SpecError(f"the learning rate must end after its warm-up of {steps}")
 
+    @property
+    def is_constant(self) -> bool:
+        """True if every step has the same rate."""
+        return self.shape == "constant" and self.warmup < 2
+
     def at(self, step: int) -> float:
         """Return the rate of a step, counted from 0."""
         if step < self.warmup:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
-_KINDS: Final = ("run", "train", "eval", "balance")
+_KINDS: Final = ("run", "train", "eval", "balance", "probe")
 """Kinds of all lines but the last one, which holds the totals and is named by ``totals_kind``."""
 
 

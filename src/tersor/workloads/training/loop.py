@@ -73,7 +73,8 @@ def train(
 
     The log ends with an evaluation and the totals of all steps, including those before a checkpoint. If
     the run and its log are already complete, neither lines nor a checkpoint are written. ``step_s``
-    excludes the compilation of kernels, balancing activations, and ``before_step``, which is called with each batch.
+    excludes the compilation of kernels, balances and probes of activations, and ``before_step``, which is called with each
+    batch.
     """
     first, steps = run.step_number, run.config.steps
     losses: list[float] = []
@@ -83,9 +84,13 @@ def train(
         begin = _now()
         batch = run.batch(run.step_number)
         seconds += _since(begin)
-        balanced = run.balance_activations(batch)
-        if balanced is not None:
-            log.write("balance", run.step_number, balanced)
+        for kind, measure in (
+            ("balance", run.balance_activations),
+            ("probe", run.probe_activations),
+        ):
+            measured = measure(batch)
+            if measured is not None:
+                log.write(kind, run.step_number, measured)
         if before_step is not None:
             before_step(batch)
         begin = _now()
@@ -98,7 +103,7 @@ def train(
             loss = _mean_of_ranks(run, sum(losses) / len(losses))
             step_s = seconds / len(losses)
             values = {"loss": loss, "step_s": step_s, **run.step_values(step_s)}
-            log.write("train", step, values)
+            log.write("train", step, {**values, **run.rate_values()})
             losses, seconds = [], 0.0
         if _is_time(schedule.eval_every, step):
             metrics = run.evaluate(schedule.eval_samples)

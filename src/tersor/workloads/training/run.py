@@ -19,8 +19,10 @@ from tersor.workloads.training.activations import (
     BalancedActivations,
     activation_values,
     balance_values,
-    compression_state,
+    json_of,
+    json_tensor,
     load_compression_state,
+    probe_values,
 )
 from tersor.workloads.training.config import TrainingConfig
 from tersor.workloads.training.judgement import Outcome
@@ -83,6 +85,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         self.learning_rate = LearningRate(config.learning_rate)
         self._activation_options: ActivationOptions | None = None
         self._loss: Callable[[BatchT], torch.Tensor]
+        self._probed_part: Callable[[BatchT], BatchT]
+        self._last_probe: dict[str, float] | None = None
         self.step_number = 0
         self.run_id = str(self.ranks.gathered(secrets.token_hex(8))[0])
 
@@ -113,13 +117,17 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         return list(self.model.parameters())
 
     def compress_activations(
-        self, options: ActivationOptions | None, loss: Callable[[BatchT], torch.Tensor]
+        self,
+        options: ActivationOptions | None,
+        loss: Callable[[BatchT], torch.Tensor],
+        probed_part: Callable[[BatchT], BatchT],
     ) -> None:
         """Compress what forward passes save, as options say.
 
         Args:
             options: None for not at all.
             loss: of a batch or a part of it, computed inside ``saving``; what gradients are compared by.
+            probed_part: the part of a batch that a probe computes exactly, see ``num_probed``.
 
         Raises:
             SpecError: the training ends before the first balance that the options ask for.
@@ -128,7 +136,10 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
             options.check_steps(self.config.steps)
         if options is not None:
             self.activations = options.compression()
-            self._activation_options, self._loss = options, loss
+            self._activation_options = options
+            self._loss, self._probed_part = loss, probed_part
+            if 0 < options.probe_every < self.config.steps:
+                self.activations.expect_probes()
 
     def balance_activations(self, batch: BatchT) -> dict[str, float] | None:
         """Balance the levels of the model's parts by the batch of the next step, if that is due; a collective call.
@@ -141,12 +152,35 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
             return None
         if not options.is_due(self.step_number):
             return None
-        # of the step, so that a resumed run drops the same values
-        torch.manual_seed(_step_seed(self.config.seed, self.step_number, self.ranks.rank))
+        self._prepare_measurement()
         factors = self.activations.balance(
             self.model, lambda: self._loss(batch), parts=options.parts
         )
         return balance_values(self.activations, factors)
+
+    def probe_activations(self, batch: BatchT) -> dict[str, float] | None:
+        """Measure the score by a part of the batch of the next step, if that is due; a collective call.
+
+        Returns:
+            Values for the log, or None if nothing was due.
+        """
+        options = self._activation_options
+        if self.activations is None or options is None:
+            return None
+        if not options.is_probe_due(self.step_number):
+            return None
+        part = self._probed_part(batch)
+        self._prepare_measurement()
+        self.activations.probe(self.model, lambda: self._loss(part))
+        values = probe_values(self.activations)
+        self._last_probe = {"step": self.step_number, **values}
+        return values
+
+    def _prepare_measurement(self) -> None:
+        # of the step, so that a resumed run drops the same values
+        torch.manual_seed(_step_seed(self.config.seed, self.step_number, self.ranks.rank))
+        # the last step's, which the next one would drop; a measurement holds two sets of its own
+        self.optimizer.zero_grad(set_to_none=True)
 
     def saving(self) -> AbstractContextManager[object]:
         """Return the context that compresses saved tensors, for a forward pass without its loss."""
@@ -164,16 +198,20 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         del seconds
         return {} if self.activations is None else activation_values(self.activations)
 
+    def rate_values(self) -> dict[str, float]:
+        """Return the learning rate of the last step for the log, if rates differ."""
+        rate = self.learning_rate
+        return {} if rate.is_constant else {"learning_rate": rate.at(self.step_number - 1)}
+
     def totals(self) -> dict[str, Any]:
         """Return the totals of all steps and ranks for the last line of a log; a collective call.
 
-        By default these are the bytes that the last step saved for backward, if compressed.
+        By default these are the bytes that the last step saved for backward, if compressed, and the last probe.
         """
-        return (
-            {}
-            if self.activations is None
-            else {"activations": self.activations.report().to_config()}
-        )
+        if self.activations is None:
+            return {}
+        found = {"activations": self.activations.report().to_config()}
+        return found if self._last_probe is None else {**found, "probe": self._last_probe}
 
     def outcome(self, name: str, metrics: MetricsT, lines: list[dict[str, Any]]) -> Outcome:
         """Return the outcome of the run, for a comparison; a collective call."""
@@ -208,7 +246,9 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
         found["step"] = torch.tensor(self.step_number)
         if self.activations is not None:
-            found["activations"] = compression_state(self.activations)
+            found["activations"] = json_tensor(self.activations.state_dict())
+            if self._last_probe is not None:
+                found["last_probe"] = json_tensor(self._last_probe)
         return {name: own_part(value.detach()) for name, value in found.items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -242,6 +282,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 self.optimizer.state[parameter].update(values)
         if self.activations is not None:
             load_compression_state(self.activations, state.get("activations"))
+            probe = state.get("last_probe")
+            self._last_probe = None if probe is None else json_of(probe)
         self.step_number = int(state["step"])
 
 

@@ -13,6 +13,7 @@ from tersor.workloads.classification import ClassMetrics, class_sums
 from tersor.workloads.data.images import ImageBatch, ImageSource, augmented, training_batch
 from tersor.workloads.models.alexnet import AlexNet
 from tersor.workloads.models.resnet import ResNet
+from tersor.workloads.training.activations import num_probed
 from tersor.workloads.training.run import TrainingRun
 from tersor.workloads.vision.config import VisionConfig
 
@@ -20,6 +21,9 @@ _MOMENTUM: Final = 0.9
 _MEAN: Final = 0.45
 """Mean of pixels in 0..1, approximately that of photographs."""
 _EVAL_BATCH: Final = 500
+_LEAST_PROBED: Final = 8
+"""Images of a probe, if a rank has as many. Batch norm over fewer scores worse than a whole batch does: 0.978 with 8 of 32,
+0.969 with 4, 0.914 with 2, and 0.983 with all (ResNet34, 16 pixels, one seed)."""
 
 
 class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
@@ -56,7 +60,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
             weight_decay=config.weight_decay, fused=True,
         )  # fmt: skip
         self.learning_rate = config.rate()
-        self.compress_activations(config.activations, self.loss)
+        self.compress_activations(config.activations, self.loss, _probed_part)
 
     def batch(self, step: int) -> ImageBatch:
         """Return this rank's images of a step."""
@@ -134,6 +138,10 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
         self.model.train()
         self.ranks.add_up(sums)
         return ClassMetrics.of(sums)
+
+
+def _probed_part(batch: ImageBatch) -> ImageBatch:
+    return batch.first(num_probed(len(batch.labels), _LEAST_PROBED))
 
 
 def _made_model(config: VisionConfig, num_classes: int) -> torch.nn.Module:

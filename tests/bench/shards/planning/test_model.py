@@ -91,8 +91,8 @@ def test_shards_of_many_ranks_are_padded_to_whole_groups():
 
 
 def test_a_step_grows_with_the_model_unless_it_is_described():
-    small, large = (FIT.model({"parameters": text, "backend": "nccl"}) for text in ("2M", "6.7B"))
-    times = PRESETS["6.7B"].shape.num_parameters / PRESETS["2M"].shape.num_parameters
+    small, large = (FIT.model({"parameters": text, "backend": "nccl"}) for text in ("2M", "6M"))
+    times = parse_shape("6M").num_parameters / PRESETS["2M"].shape.num_parameters
     assert large.step("fsdp-fp32", 8).compute_s == pytest.approx(
         times * small.step("fsdp-fp32", 8).compute_s
     )
@@ -105,6 +105,16 @@ def test_a_step_grows_with_the_model_unless_it_is_described():
     assert coding_s == pytest.approx((0.5 + 4 + 8) * N * 1e-12)
     measured_s = FIT.model({"ranks_per_node": 8}).predict("fsdp-4-bit", 8).coding_s
     assert measured_s == pytest.approx((0.5 + 4 + 8) * N * CODING_S)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_computing_of_a_far_larger_model_is_asked_for(backend):
+    described = {"parameters": "6.7B", "backend": backend}
+    with pytest.raises(
+        SpecError, match=r"6,658 million weights .* 2 million .*; give .*--compute-ms"
+    ):
+        FIT.model(described)
+    assert FIT.model({**described, "compute_ms": 0}).step("fsdp-bf16", 8).compute_s == 0
 
 
 def test_computing_hides_as_much_as_was_measured_or_said():
@@ -150,7 +160,13 @@ def test_tables_lines_and_figures_hold_every_way():
 
 
 def test_a_page_shows_plans_and_sweeps():
-    options = {"ranks": "64", "ranks_per_node": "8", "parameters": "1.3B", "backend": "nccl"}
+    options = {
+        "ranks": "64",
+        "ranks_per_node": "8",
+        "parameters": "1.3B",
+        "backend": "nccl",
+        "compute_ms": "0",
+    }
     plan = plan_block(SHARDS_PLANNER, ROWS, {**options, "wrapper": "ddp"})
     assert "| 64 | ddp-powersgd |" in plan
     sweep = sweep_block(SHARDS_PLANNER, ROWS, {**options, "sweep": "1gbit..400gbit"})
@@ -186,7 +202,7 @@ def test_a_reader_is_told_what_is_of_the_measured_machine():
         return " ".join(FIT.notes(FIT.model(said), [64]))
 
     assert notes() == ""
-    other = notes(parameters="6.7B")
+    other = notes(parameters="6M", backend="nccl")
     assert "computing (--compute-ms) and coding (--coding-gbps) are of the machine" in other
     assert "coding (--coding-gbps) is of" in notes(backend="nccl", compute_ms=5)
     described = {"backend": "nccl", "compute_ms": 5, "coding_gbps": 100.0, "efficiency": 0.8}

@@ -13,6 +13,7 @@ from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.links import Links
 from tersor.bench.report.runs import AccuracyRun, Run, TrainingRun
 from tersor.bench.report.section import Section
+from tersor.bench.report.trainings import add_tables, end_words, series_figures, standing
 
 Points = list[tuple[float, float]]
 _PLAIN, _SMALL = "uncompressed", "compressed"
@@ -146,13 +147,11 @@ def _training_sentence(run: TrainingRun) -> str:
             f"The same training sent {small['forward']['ratio']:.1f} times fewer bytes forward and "
             f"{small['backward']['ratio']:.1f} times fewer backward{change}."
         )
-    lines = [line for log in run.logs.values() for line in _standing(log)]
-    evals = [line for line in lines if line["kind"] == "eval"]
+    lines = [line for log in run.logs.values() for line in standing(log)]
     sent = [line for line in lines if line["kind"] == "exchange"]
-    end = f", AUC {evals[-1]['auc']:.4f}" if evals and "auc" in evals[-1] else ""
     ratio = _ratio_words(sent[-1]) if sent else ""
     last = max((line["step"] for line in lines), default=0)
-    return f"A training of {last:,} steps{end}{ratio}."
+    return f"A training of {last:,} steps{end_words(run)}{ratio}."
 
 
 def _ratio_words(line: Mapping[str, Any]) -> str:
@@ -165,18 +164,8 @@ def _ratio_words(line: Mapping[str, Any]) -> str:
     return f", forward ratio {line['forward']['ratio']:.1f}{part}"
 
 
-def _standing(log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the lines of a log without the outdated ones of steps that a resumed run repeated."""
-    standing: list[Mapping[str, Any]] = []
-    for line in log:
-        if line["kind"] == "run":
-            standing = [one for one in standing if one["step"] <= line["step"]]
-        standing.append(line)
-    return standing
-
-
 def training_section(run: Run, _links: Links) -> Section | None:
-    """Return the section with the runs side by side, their curves, and the model's tables."""
+    """Return the section with the runs side by side, what their logs hold by step, and the model's tables."""
     if not isinstance(run, TrainingRun):
         return None
     section = Section(_training_sentence(run))
@@ -190,33 +179,15 @@ def training_section(run: Run, _links: Links) -> Section | None:
             section.text(links_sentence(links))
             section.table("A step on other links, predicted", LINKS_HEAD, links_cells(links))
             section.text(links["how"])
-    figures: list[Figure | None] = []
-    for kind, value, label, title in (
-        ("eval", "auc", "AUC", "AUC on the test samples"),
-        ("eval", "logloss", "logloss", "Logloss on the test samples"),
-        ("train", "loss", "loss", "Training loss"),
-    ):
-        curves = {name: _curve(log, kind, value) for name, log in run.logs.items()}
-        if any(len(points) > 1 for points in curves.values()):
-            svg = line_chart(title, "step", curves, y_label=label, dashed=list(curves)[1:])
-            figures.append(Figure(slug(run.name, title), svg, f"{title}, by step."))
-    figures.append(_model_tables(run))
-    section.show(*(figure for figure in figures if figure is not None))
+    tables_figure = _model_tables(run)
+    section.show(*series_figures(run), *([] if tables_figure is None else [tables_figure]))
+    if not run.result:
+        add_tables(section, run)
     tables = run.result.get("tables", [])
     if tables:
         head = ("table", "rows", "class", "final bound", "ratio", "why")
         section.table("Tables of the model", head, [_table_cells(table) for table in tables])
     return section
-
-
-def _curve(log: Iterable[Mapping[str, Any]], kind: str, value: str) -> Points:
-    # keyed by step, because a run that was killed at its end is evaluated again when it resumes
-    points = {
-        line["step"]: line[value]
-        for line in _standing(log)
-        if line["kind"] == kind and value in line
-    }
-    return list(points.items())
 
 
 def _summary(runs: Mapping[str, Any]) -> list[list[str]]:
@@ -249,7 +220,7 @@ def _model_tables(run: TrainingRun) -> Figure | None:
     logs = [
         line["tables"]
         for log in run.logs.values()
-        for line in _standing(log)
+        for line in standing(log)
         if line["kind"] == "exchange"
     ]
     return _table_bars(run.name, run.name, _volumes(logs[-1:])) if logs and logs[-1] else None

@@ -42,6 +42,10 @@ def kind_of(transfer: Transfer) -> Kind:
     return "ring" if transfer.used_pattern is Pattern.RING else "pairwise"
 
 
+def _is_far(growth: float) -> bool:
+    return not 1 / _FAR <= growth <= _FAR
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Method:
     """One exchange method, as determined by its rows.
@@ -177,10 +181,19 @@ class Fit:
             described: values of a file or of options, with keys from ``description.KEYS``.
 
         Raises:
-            SpecError: a key is unknown, or a value is invalid.
+            SpecError: a key is unknown, a value is invalid, or the model is far from the measured one and its
+                computing is not described.
         """
         workload = Workload.parse(described)
         shape = workload.shape or self.shape
+        growth = shape.num_parameters / self.shape.num_parameters
+        # times of CPUs, multiplied by hundreds, would outweigh all exchanges
+        if workload.compute_s is None and _is_far(growth):
+            raise SpecError(
+                f"a step of {shape.num_parameters / 1e6:,.0f} million weights cannot be predicted from computing that was "
+                f"measured with {self.shape.num_parameters / 1e6:,.0f} million on another machine; give a rank's computing per "
+                "step with --compute-ms, or 0 to compare exchanges alone (compute_ms in a cluster file)"
+            )
         transports = dict(self.transports if workload.backend == "gloo" else FULL_SPEED)
         if workload.efficiency is not None:
             for kind, one in transports.items():
@@ -192,7 +205,7 @@ class Fit:
             cluster=Cluster.parse(described),
             workload=workload,
             shape=shape,
-            growth=shape.num_parameters / self.shape.num_parameters,
+            growth=growth,
         )
 
     def notes(self, model: Model, ranks: Sequence[int]) -> list[str]:
@@ -203,8 +216,7 @@ class Fit:
         if any(not method.is_exact for method in self.methods.values()):
             taken["coding (--coding-gbps)"] = workload.coding_s_per_byte
         parts = [part for part, said in taken.items() if said is None]
-        is_other = not 1 / _FAR <= model.growth <= _FAR
-        if parts and (is_other or workload.backend != "gloo"):
+        if parts and (_is_far(model.growth) or workload.backend != "gloo"):
             found.append(
                 f"{' and '.join(parts)} {'is' if len(parts) == 1 else 'are'} of the machine that was "
                 f"measured, by weights: {self.shape.num_parameters / 1e6:,.3g} million there, "
