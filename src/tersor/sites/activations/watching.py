@@ -35,15 +35,13 @@ def untraced(function: _F) -> _F:
     Optimizers load it, so most trainings have it loaded without compiling anything; excluding takes 2 us, and every
     saved tensor passes two such functions.
     """
-    made: list[Any] = []
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not _dynamo_watches():
             return function(*args, **kwargs)
-        if not made:
-            made.append(torch.compiler.disable(function))
-        return made[0](*args, **kwargs)
+        # made anew each time: dynamo of torch 2.11 warns of what a traced function stores
+        return torch.compiler.disable(function)(*args, **kwargs)
 
     return cast("_F", call)
 
