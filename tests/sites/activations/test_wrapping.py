@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
@@ -158,3 +160,50 @@ def test_a_part_of_a_wrapped_module_may_be_copied_alone() -> None:
     activations.wrap(model, {"1": None}, codec="group4")
     part = copy.deepcopy(model[1])
     assert torch.equal(part(x), model[1](x))
+
+
+class _Meeting(nn.Module):
+    """A part whose forward passes call ``meet`` with their input before they save anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.meet = lambda x: None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.meet(x)
+        return self.layer(torch.tanh(x))
+
+
+def _own_gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return gradients without ``grad`` of parameters, which threads share."""
+    return list(torch.autograd.grad(model(x).square().mean(), list(model.parameters())))
+
+
+def test_a_rule_holds_in_each_of_two_threads() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), _Meeting())
+    first, second = torch.randn(256, 64), torch.randn(512, 64)
+    expected = [_own_gradients(model, x) for x in (first, second)]
+    first_is_inside, second_is_inside, first_is_over = Event(), Event(), Event()
+
+    def meet(x: torch.Tensor) -> None:
+        is_first = len(x) == len(first)
+        (first_is_inside if is_first else second_is_inside).set()
+        assert (second_is_inside if is_first else first_is_over).wait(10)
+
+    def run_first() -> list[torch.Tensor]:
+        try:
+            return _own_gradients(model, first)
+        finally:
+            first_is_over.set()
+
+    def run_second() -> list[torch.Tensor]:
+        assert first_is_inside.wait(10)
+        return _own_gradients(model, second)
+
+    activations.wrap(model, {"1": None}, step=2.0)
+    model[1].meet = meet
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(run) for run in (run_first, run_second)]
+    assert all_equal(runs[0].result(), expected[0])
+    assert all_equal(runs[1].result(), expected[1])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from threading import local
 from typing import Any, Final
 
 from torch import nn
@@ -94,12 +95,12 @@ def unwrap(module: nn.Module) -> Compression:
 
 
 class _ForwardHooks:
-    """Forward hooks that enter and leave a context, also if the module raises; copied with the module."""
+    """Forward hooks that enter and leave a context in each thread, also if the module raises; copied with the module."""
 
     def __init__(self, compression: Compression, *rule: Rule) -> None:
         """Enter a compression or, if a rule is given, that rule of the compression."""
         self._compression, self._rule = compression, rule
-        self._open_contexts: list[ExitStack] = []
+        self._thread_state = local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy without the contexts that are open."""
@@ -110,12 +111,19 @@ class _ForwardHooks:
         context: Any = self._compression
         stack = ExitStack()
         stack.enter_context(context.rule(*self._rule) if self._rule else context)
-        self._open_contexts.append(stack)
+        self._open_contexts().append(stack)
 
     def leave(self, *_: Any) -> None:
         """Leave the context: the forward hook. It returns None, as any other value would replace the output."""
-        if self._open_contexts:
-            self._open_contexts.pop().close()
+        if open_contexts := self._open_contexts():
+            open_contexts.pop().close()
+
+    def _open_contexts(self) -> list[ExitStack]:
+        """Return the contexts that this thread has entered and not left."""
+        if not hasattr(self._thread_state, "open_contexts"):
+            self._thread_state.open_contexts = []
+        found: list[ExitStack] = self._thread_state.open_contexts
+        return found
 
     def put_on(self, module: nn.Module) -> list[Any]:
         """Register the hooks, and return their handles."""
