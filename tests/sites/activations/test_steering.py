@@ -53,6 +53,23 @@ def test_a_probe_sees_coarser_bounds() -> None:
     assert scores[-1] < 0.9
 
 
+def test_a_probe_compares_sparse_gradients() -> None:
+    table = nn.EmbeddingBag(1000, 64, sparse=True)
+    numbers, compression = torch.randint(0, 1000, (64, 16)), activations.compressed(step=2.0)
+    layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+
+    def forward_and_loss() -> torch.Tensor:
+        with compression:
+            out = layers(table(numbers))
+        return out.square().sum()
+
+    # behind it only products with weights and zeros of ReLU count, which are exact
+    assert compression.probe(table, forward_and_loss).score == 1.0
+    assert 0.2 < compression.probe(layers, forward_and_loss).score < 1
+    found = compression.probe(nn.Sequential(table, layers), forward_and_loss)
+    assert found.lowest < found.score < 1
+
+
 def test_a_probe_leaves_no_trace() -> None:
     model = cnn()
     compression = activations.compressed(bound=Bound.relative(0.05))
