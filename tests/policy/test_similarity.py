@@ -91,7 +91,7 @@ def _rows(numbers: list[int], values: torch.Tensor, num_rows: int) -> torch.Tens
     return torch.sparse_coo_tensor(places, values, (num_rows, 4), check_invariants=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 def test_sparse_gradients_score_as_dense_ones_do(dtype) -> None:
     pairs = [
         (_sparse([1, 3, 3, 7], dtype), _sparse([1, 3, 7, 7], dtype)),
@@ -109,3 +109,13 @@ def test_sparse_gradients_score_as_dense_ones_do(dtype) -> None:
 def test_sparse_gradients_of_a_table_are_compared_without_one() -> None:
     g = _rows([5, 1 << 39], torch.ones(2, 4), 1 << 40)
     assert gradient_similarity([g], [3 * g]).score == pytest.approx(0.6)
+
+
+def test_both_parts_of_complex_gradients_count() -> None:
+    g = torch.full((4, 4), 3 + 4j)
+    # at a right angle, each value as a vector of two
+    assert gradient_similarity([g], [1j * g]).score == 0.0
+    # a product of 9 - 16
+    assert gradient_similarity([g], [g.conj()]).score == 0.0
+    assert gradient_similarity([g], [g.real + 0j]).score == pytest.approx(2 * 9 / (9 + 25))
+    assert gradient_similarity([g.conj()], [g.conj()]) == pytest.approx((1.0, 1.0, 1.0, 1.0))

@@ -32,7 +32,7 @@ class Similarity(NamedTuple):
 def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Tensor]) -> Similarity:
     """Compare gradients weight by weight; two zero gradients are equal, and non-finite ones score 0.
 
-    Gradients may be sparse.
+    Gradients may be sparse, and those of complex weights count as vectors of real and imaginary parts.
 
     Raises:
         SpecError: the lists are empty, or differ in length or shapes.
@@ -76,6 +76,8 @@ def _values_of_both(g: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...
 def _real_vector(values: torch.Tensor) -> torch.Tensor:
     if values.layout is not torch.strided:
         values = values.to_dense()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
     return values.reshape(-1).double()
 
 
