@@ -78,3 +78,44 @@ def test_the_closed_form_predicts_what_noise_in_the_input_of_a_linear_layer_does
 def test_noise_that_is_not_finite_scores_zero() -> None:
     assert predicted_similarity([math.nan]).score == 0.0
     assert predicted_similarity([math.inf, 0.0]).score == 0.5
+
+
+def _sparse(numbers: list[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return a gradient of a table of 10 rows, as a sparse embedding makes it: a row may occur several times."""
+    values = torch.randn(len(numbers), 4, dtype=dtype)
+    return _rows(numbers, values, 10)
+
+
+def _rows(numbers: list[int], values: torch.Tensor, num_rows: int) -> torch.Tensor:
+    places = torch.tensor([numbers], dtype=torch.int64)
+    return torch.sparse_coo_tensor(places, values, (num_rows, 4), check_invariants=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_sparse_gradients_score_as_dense_ones_do(dtype) -> None:
+    pairs = [
+        (_sparse([1, 3, 3, 7], dtype), _sparse([1, 3, 7, 7], dtype)),
+        (_sparse([1, 2], dtype), _sparse([3], dtype)),
+        (_sparse([], dtype), _sparse([4], dtype)),
+        (_sparse([5, 6], dtype), _sparse([5, 8], dtype).to_dense()),
+        (_sparse([5, 6], dtype), 2 * _sparse([5, 6], dtype)),
+        (torch.randn(3, dtype=dtype), torch.randn(3, dtype=dtype)),
+    ]
+    found = gradient_similarity(*zip(*pairs, strict=True))
+    dense = [(g.to_dense(), h.to_dense()) for g, h in pairs]
+    assert found == pytest.approx(gradient_similarity(*zip(*dense, strict=True)))
+
+
+def test_sparse_gradients_of_a_table_are_compared_without_one() -> None:
+    g = _rows([5, 1 << 39], torch.ones(2, 4), 1 << 40)
+    assert gradient_similarity([g], [3 * g]).score == pytest.approx(0.6)
+
+
+def test_both_parts_of_complex_gradients_count() -> None:
+    g = torch.full((4, 4), 3 + 4j)
+    # at a right angle, each value as a vector of two
+    assert gradient_similarity([g], [1j * g]).score == 0.0
+    # a product of 9 - 16
+    assert gradient_similarity([g], [g.conj()]).score == 0.0
+    assert gradient_similarity([g], [g.real + 0j]).score == pytest.approx(2 * 9 / (9 + 25))
+    assert gradient_similarity([g.conj()], [g.conj()]) == pytest.approx((1.0, 1.0, 1.0, 1.0))

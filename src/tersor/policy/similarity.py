@@ -32,6 +32,8 @@ class Similarity(NamedTuple):
 def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Tensor]) -> Similarity:
     """Compare gradients weight by weight; two zero gradients are equal, and non-finite ones score 0.
 
+    Gradients may be sparse, and those of complex weights count as vectors of real and imaginary parts.
+
     Raises:
         SpecError: the lists are empty, or differ in length or shapes.
 
@@ -48,7 +50,7 @@ def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Ten
     sums = torch.stack([_sums(g, h) for g, h in zip(exact, lossy, strict=True)]).tolist()
     pairs = [_indices(*row) for row in sums]
     scores, cosines = zip(*pairs, strict=True)
-    nbytes = [g.nbytes for g in exact]
+    nbytes = [g.numel() * g.element_size() for g in exact]
     weighted = sum(map(float.__mul__, scores, map(float, nbytes))) / max(1, sum(nbytes))
     mean = 1 / len(scores)
     return Similarity(sum(scores) * mean, weighted, min(scores), sum(cosines) * mean)
@@ -56,8 +58,27 @@ def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Ten
 
 def _sums(g: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     """Return <g,h>, |g|^2 and |h|^2 in float64: squares of small gradients underflow in float32."""
-    a, b = g.detach().reshape(-1).double(), h.detach().reshape(-1).double()
+    if g.layout is h.layout is torch.sparse_coo:
+        g, h = _values_of_both(g.detach().coalesce(), h.detach().coalesce())
+    a, b = _real_vector(g.detach()), _real_vector(h.detach())
     return torch.stack([a @ b, a @ a, b @ b])
+
+
+def _values_of_both(g: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the values of two coalesced tensors at all places that either has; a dense table may be too large."""
+    x, y = g.values(), h.values()
+    padded = [torch.stack([x, torch.zeros_like(x)], -1), torch.stack([torch.zeros_like(y), y], -1)]
+    places = torch.cat([g.indices(), h.indices()], 1)
+    both = torch.sparse_coo_tensor(places, torch.cat(padded), (*g.shape, 2), check_invariants=False)
+    return both.coalesce().values().unbind(-1)
+
+
+def _real_vector(values: torch.Tensor) -> torch.Tensor:
+    if values.layout is not torch.strided:
+        values = values.to_dense()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    return values.reshape(-1).double()
 
 
 def _indices(product: float, g2: float, h2: float) -> tuple[float, float]:

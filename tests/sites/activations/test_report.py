@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
@@ -80,3 +83,38 @@ def test_one_step_and_one_tensor_are_said_in_the_singular() -> None:
         with compression:
             model(x).sum().backward()
         assert str(compression.report()).startswith(title)
+
+
+@pytest.fixture
+def _frequent_switches():
+    """Let the interpreter switch between threads about every microsecond."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_frequent_switches")
+def test_a_report_may_be_taken_while_a_step_runs() -> None:
+    # forms come and go: those of tensors that wait for their encoding, and of ones that turn out to be held by others
+    parts = (nn.Linear(64, 64), nn.Tanh(), nn.LayerNorm(64), nn.ReLU(), nn.Softmax(-1))
+    model, x = nn.Sequential(*parts * 10), torch.randn(64, 64)
+    compression, is_over = activations.compressed(step=0.5), Event()
+
+    def watch() -> int:
+        num_reports = 0
+        while not is_over.is_set():
+            assert compression.report().scalars()
+            num_reports += 1
+        return num_reports
+
+    with ThreadPoolExecutor(1) as threads:
+        watching = threads.submit(watch)
+        try:
+            for _ in range(30):
+                with compression:
+                    out = model(x)
+                out.sum().backward()
+        finally:
+            is_over.set()
+    assert watching.result() > 10

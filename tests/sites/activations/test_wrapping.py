@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
+import inspect
 import io
 import pickle
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
@@ -158,3 +163,168 @@ def test_a_part_of_a_wrapped_module_may_be_copied_alone() -> None:
     activations.wrap(model, {"1": None}, codec="group4")
     part = copy.deepcopy(model[1])
     assert torch.equal(part(x), model[1](x))
+
+
+class _Meeting(nn.Module):
+    """A part whose forward passes call ``meet`` with their input before they save anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.meet = lambda x: None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.meet(x)
+        return self.layer(torch.tanh(x))
+
+
+def _own_gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Return gradients without ``grad`` of parameters, which threads share."""
+    return list(torch.autograd.grad(model(x).square().mean(), list(model.parameters())))
+
+
+def test_a_rule_holds_in_each_of_two_threads() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), _Meeting())
+    first, second = torch.randn(256, 64), torch.randn(512, 64)
+    expected = [_own_gradients(model, x) for x in (first, second)]
+    first_is_inside, second_is_inside, first_is_over = Event(), Event(), Event()
+
+    def meet(x: torch.Tensor) -> None:
+        is_first = len(x) == len(first)
+        (first_is_inside if is_first else second_is_inside).set()
+        assert (second_is_inside if is_first else first_is_over).wait(10)
+
+    def run_first() -> list[torch.Tensor]:
+        try:
+            return _own_gradients(model, first)
+        finally:
+            first_is_over.set()
+
+    def run_second() -> list[torch.Tensor]:
+        assert first_is_inside.wait(10)
+        return _own_gradients(model, second)
+
+    activations.wrap(model, {"1": None}, step=2.0)
+    model[1].meet = meet
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(run) for run in (run_first, run_second)]
+    assert all_equal(runs[0].result(), expected[0])
+    assert all_equal(runs[1].result(), expected[1])
+
+
+class _Interrupted(nn.Module):
+    """A part that raises its error, if it has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.error is not None:
+            raise self.error
+        return x
+
+
+ERRORS = [KeyboardInterrupt, GeneratorExit, SystemExit, ValueError]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_nothing_is_left_open_whatever_passes(error) -> None:
+    part = _Interrupted()
+    model, x = nn.Sequential(nn.Linear(64, 64), part, nn.Linear(64, 64)), torch.randn(256, 64)
+    compression = activations.wrap(model, {"0": 0.5, "1": None}, step=1.0)
+    expected = gradients(model, model, x)
+    part.error = error()
+    with pytest.raises(error):
+        model(x)
+    assert torch._C._len_torch_function_stack() == 0
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    part.error = None
+    # the pass that was interrupted is the second one
+    assert all_equal(gradients(model, model, x), expected)
+    assert compression.report().num_steps == 3
+
+
+class _Catches(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part, self.last = part, nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            self.part(x)
+        except BaseException:  # noqa: BLE001 - whatever the test raises
+            return self.last(torch.relu(self.last(x)))
+        raise AssertionError
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_rule_ends_with_its_part_whatever_passes(error) -> None:
+    part = _Interrupted()
+    part.error = error()
+    model = _Catches(part)
+    compression = activations.wrap(model, {"part": None}, step=1.0)
+    model(torch.randn(256, 64)).sum().backward()
+    assert "rms" in compression.report().forms
+    assert "exact: rule" not in compression.report().forms
+
+
+def test_replicas_of_data_parallel_run_their_own_parameters() -> None:
+    model, x = nn.Linear(64, 64), torch.randn(256, 64)
+    compression = activations.wrap(model, {"": 0.5}, step=1.0)
+    replica = model._replicate_for_data_parallel()
+    replica.weight, replica.bias = torch.zeros(64, 64, requires_grad=True), None
+    out = replica(torch.relu(x))
+    assert not out.any()
+    assert compression.report().num_steps == 1
+    assert model(x).any()
+
+
+def test_a_wrapped_module_is_called_as_before() -> None:
+    model, x = Transformer(), tokens()
+    expected, signature = model(x), inspect.signature(model.forward)
+    activations.wrap(model, {"": None, "norm": 0.5}, step=1.0)
+    assert inspect.signature(model.forward) == signature
+    assert torch.equal(model.forward(x), expected)
+    # one that is replaced afterwards stays
+    other = model.forward
+    model.forward = lambda x: other(x) + 1
+    assert torch.equal(model(x), expected + 1)
+    compression = activations.unwrap(model)
+    before = compression.report().num_steps
+    assert torch.equal(model(x), expected + 1)
+    assert compression.report().num_steps == before
+
+
+def test_a_wrapped_module_is_exported_as_before() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(256, 64)
+    activations.wrap(model, {"0": 0.5}, step=1.0)
+    exported = torch.export.export(model, (x,))
+    assert torch.equal(exported.module()(x), model(x))
+
+
+def test_a_replaced_forward_is_kept() -> None:
+    model, x = nn.Linear(64, 64), torch.randn(256, 64)
+    model.forward = replaced = lambda x: x * 2
+    compression = activations.wrap(model, {"": None}, step=1.0)
+    assert torch.equal(model(x), x * 2)
+    assert activations.unwrap(model) is compression
+    assert model.forward is replaced
+    del model.forward
+    activations.wrap(model, {"": None}, compression)
+    activations.unwrap(model)
+    assert "forward" not in vars(model)
+    assert not model._forward_pre_hooks
+
+
+def test_a_wrapped_module_is_freed_with_its_last_reference() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    activations.wrap(model, {"0": None}, step=1.0)
+    model(torch.randn(256, 64)).sum().backward()
+    alive = weakref.ref(model[0].weight)
+    gc.disable()
+    try:
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import local
 from typing import Any, Final, Self
 
@@ -338,7 +337,7 @@ class Compression:
         return found
 
     def report(self) -> ActivationReport:
-        """Return what the last step saved, and the state of the controller.
+        """Return what the last step saved, and the state of the controller; any thread may call it during a step.
 
         A tensor whose encoded size has not arrived from the GPU yet counts with its original size.
         """
@@ -348,7 +347,7 @@ class Compression:
             num_steps=steering.num_passes,
             codec=self._quality.codec_id,
             level=self._quality.level,
-            forms={form: replace(tally) for form, tally in ledger.forms.items()},
+            forms=ledger.tallies(),
             num_duplicates=ledger.num_duplicates,
             duplicate_nbytes=ledger.duplicate_nbytes,
             live_nbytes=self._live.nbytes,

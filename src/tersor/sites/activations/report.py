@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, Final
 
@@ -126,15 +126,21 @@ class Ledger:
             self.num_duplicates += 1
             self.duplicate_nbytes += nbytes
 
+    def tallies(self) -> dict[str, Tally]:
+        """Return copies of the tallies by form, also while another thread counts."""
+        with self._live.lock:
+            # ``count`` may add a form without the lock; ``copy`` of a dict runs no Python code, so it sees all or nothing of it
+            return {form: replace(tally) for form, tally in self.forms.copy().items()}
+
     @property
     def original_nbytes(self) -> int:
         """Bytes that autograd would hold for the tensors of the step, without memory that exists anyway."""
-        return sum(tally.original_nbytes for tally in _costly(self.forms))
+        return sum(tally.original_nbytes for tally in _costly(self.tallies()))
 
     @property
     def held_nbytes(self) -> int:
         """Bytes held for the tensors of the step, without memory that exists anyway."""
-        return sum(tally.held_nbytes for tally in _costly(self.forms))
+        return sum(tally.held_nbytes for tally in _costly(self.tallies()))
 
 
 def _costly(forms: Mapping[str, Tally]) -> list[Tally]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from inspect import getattr_static
+from threading import local
+from types import CodeType
 from typing import Any, Final
+from weakref import ref
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from tersor.errors import SpecError
 from tersor.sites.activations.compression import Compression
@@ -32,7 +36,7 @@ def wrap(
     compression, which continues from the state of this one.
 
     Args:
-        module: gets forward hooks; its parameters and ``state_dict`` are unchanged.
+        module: its ``forward`` and those of parts with rules are replaced; parameters and ``state_dict`` are unchanged.
         rules: how the tensors of its parts are saved. A key is a type of module, or a shell pattern for the whole
             name in ``named_modules`` (``*``, which also matches dots, ``?`` and ``[ab]``). A value is a factor on
             the common step or bound (0.5: twice as fine), a codec or its id, or None for exact. The first rule that matches
@@ -54,10 +58,10 @@ def wrap(
     _check_types(module, rules, compression)
     made = compression if compression is not None else Compression(**options)
     found = _matched(module, rules or {}, made)
-    handles = _ForwardHooks(made).put_on(module)
-    for part, rule in found:
-        handles += _ForwardHooks(made, rule).put_on(part)
-    object.__setattr__(module, _WRAPPED, (made, handles))
+    removals = [_Forward.put_on(part, made, rule) for part, rule in found]
+    # last, because rules hold inside the context only
+    removals.append(_Forward.put_on(module, made))
+    object.__setattr__(module, _WRAPPED, (made, removals))
     return made
 
 
@@ -83,46 +87,95 @@ def unwrap(module: nn.Module) -> Compression:
     Raises:
         SpecError: the module is not wrapped.
     """
-    wrapped: tuple[Compression, list[Any]] | None = getattr(module, _WRAPPED, None)
+    wrapped: tuple[Compression, list[Callable[[], None]]] | None = getattr(module, _WRAPPED, None)
     if wrapped is None:
         raise SpecError("this module is not wrapped")
-    compression, handles = wrapped
-    for handle in handles:
-        handle.remove()
+    compression, removals = wrapped
+    for remove in reversed(removals):
+        remove()
     object.__delattr__(module, _WRAPPED)
     return compression
 
 
-class _ForwardHooks:
-    """Forward hooks that enter and leave a context, also if the module raises; copied with the module."""
+class _Forward:
+    """Replaces ``forward`` of a module by one in a context; copied with the module.
 
-    def __init__(self, compression: Compression, *rule: Rule) -> None:
-        """Enter a compression or, if a rule is given, that rule of the compression."""
-        self._compression, self._rule = compression, rule
-        self._open_contexts: list[ExitStack] = []
+    Hooks alone could not leave the context: torch calls none if ``KeyboardInterrupt`` or ``GeneratorExit`` passes.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inner: Callable[..., Any] | None,
+        compression: Compression,
+        *rule: Rule,
+    ) -> None:
+        """Enter a compression or, if a rule is given, that rule of the compression.
+
+        Args:
+            module: whose ``forward`` this is.
+            inner: called in the context; None for ``forward`` of the module's class.
+            compression: the compression.
+            *rule: at most one rule.
+        """
+        # the module holds this, and without a cycle it is freed at once
+        self._module = ref(module)
+        self._inner, self._compression, self._rule = inner, compression, rule
+        self._is_removed = False
+        self._handle: RemovableHandle | None = None
+        self._thread_state = local()
+
+    @classmethod
+    def put_on(cls, module: nn.Module, compression: Compression, *rule: Rule) -> Callable[[], None]:
+        """Replace ``forward`` of a module, and return a function that undoes it."""
+        made = cls(module, vars(module).get("forward"), compression, *rule)
+        made._handle = module.register_forward_pre_hook(made.note)
+        object.__setattr__(module, "forward", made)
+        return made.remove
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy without the contexts that are open."""
-        return _ForwardHooks, (self._compression, *self._rule)
+        """Copy without what belongs to a thread."""
+        state = {"_is_removed": self._is_removed, "_handle": self._handle}
+        return _Forward, (self._module(), self._inner, self._compression, *self._rule), state
 
-    def enter(self, *_: Any) -> None:
-        """Enter the context: the forward pre-hook."""
-        context: Any = self._compression
-        stack = ExitStack()
-        stack.enter_context(context.rule(*self._rule) if self._rule else context)
-        self._open_contexts.append(stack)
+    def note(self, module: nn.Module, _: Any) -> None:
+        """Note which module this thread calls next: replicas of ``nn.DataParallel`` have this ``forward`` too."""
+        self._thread_state.module = module
 
-    def leave(self, *_: Any) -> None:
-        """Leave the context: the forward hook. It returns None, as any other value would replace the output."""
-        if self._open_contexts:
-            self._open_contexts.pop().close()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module in the context."""
+        forward = self.__wrapped__
+        self._thread_state.module = None
+        if self._is_removed:
+            return forward(*args, **kwargs)
+        with self._compression.rule(*self._rule) if self._rule else self._compression:
+            return forward(*args, **kwargs)
 
-    def put_on(self, module: nn.Module) -> list[Any]:
-        """Register the hooks, and return their handles."""
-        return [
-            module.register_forward_pre_hook(self.enter),
-            module.register_forward_hook(self.leave, always_call=True),
-        ]
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """What is called in the context; ``inspect.signature`` shows its arguments."""
+        if self._inner is not None:
+            return self._inner
+        module = getattr(self._thread_state, "module", None) or self._module()
+        found: Callable[..., Any] = getattr_static(type(module), "forward").__get__(module)
+        return found
+
+    @property
+    def __code__(self) -> CodeType:
+        """That of what is called, from which ``torch.export`` takes the names of arguments."""
+        found: CodeType = self.__wrapped__.__code__
+        return found
+
+    def remove(self) -> None:
+        """Restore the module; if its ``forward`` has been replaced since, enter no context from now on."""
+        self._is_removed, module = True, self._module()
+        if self._handle is not None:
+            self._handle.remove()
+        if module is None or vars(module).get("forward") is not self:
+            return
+        object.__delattr__(module, "forward")
+        if self._inner is not None:
+            object.__setattr__(module, "forward", self._inner)
 
 
 def _matched(
