@@ -17,6 +17,7 @@ from torch import nn
 
 from tersor import Bound, SpecError, create
 from tersor.sites import activations
+from tersor.sites.activations.window import EncodingWindows
 from tests.sites.activations.models import Transformer, all_equal, cnn, gradients, images, tokens
 
 
@@ -326,5 +327,27 @@ def test_a_wrapped_module_is_freed_with_its_last_reference() -> None:
     try:
         del model
         assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_an_interrupt_while_the_rest_is_encoded_leaves_nothing_to_the_garbage_collector(
+    monkeypatch,
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EncodingWindows, "flush", interrupted)
+    compression = activations.compressed(step=0.5)
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            with compression:
+                torch.tanh(torch.randn(64, 64, requires_grad=True) * 1.0)
+                region = weakref.ref(compression._regions()[0])
+        except KeyboardInterrupt:
+            pass
+        assert region() is None
     finally:
         gc.enable()

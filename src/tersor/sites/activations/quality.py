@@ -158,11 +158,13 @@ class Quality:
             factor: factor on the level; 0.5 is twice as fine.
         """
         key = (self.level, has_zeros, factor)
-        if key not in self._made:
+        # another thread may clear the dictionary at any point
+        found = self._made.get(key)
+        if found is None:
             if len(self._made) > 64:
                 self._made.clear()
-            self._made[key] = self._at(has_zeros, factor)
-        return self._made[key]
+            found = self._made[key] = self._at(has_zeros, factor)
+        return found
 
     def _at(self, has_zeros: bool, factor: float) -> Codec:
         options: dict[str, Any] = {}

@@ -129,16 +129,18 @@ class Region:
         """Remove the hooks and, unless an exception passes, encode what is left; does not wait for its sizes."""
         self._watch.__exit__(*error)
         self._hooks.__exit__()
-        if error[0] is None:
-            with torch.no_grad():
-                self._encode_rest()
-        self._windows.clear()
-        self._entries.clear()
-        self._outputs.clear()
-        self._until_end.clear()
-        # They refer back to the region. Without the cycle it is freed at once, with everything that backward decoded,
-        # not by the garbage collector.
-        del self._watch, self._hooks, self._pack_hook
+        try:
+            if error[0] is None:
+                with torch.no_grad():
+                    self._encode_rest()
+        finally:
+            self._windows.clear()
+            self._entries.clear()
+            self._outputs.clear()
+            self._until_end.clear()
+            # They refer back to the region. Without the cycle it is freed at once, with everything that backward
+            # decoded, not by the garbage collector.
+            del self._watch, self._hooks, self._pack_hook
 
     @property
     def is_innermost(self) -> bool:
