@@ -7,7 +7,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import tersor
-from tersor import SpecError
+from tersor import SpecError, tracing
 
 BOUND = tersor.Bound.relative(1e-3)
 IN_GRAPHS = "GraphCodec encodes and decodes inside compiled code"
@@ -75,3 +75,9 @@ def test_errors_of_other_causes_stay_what_they_are(monkeypatch) -> None:
         tersor.compress(torch.randn(10), codec=codec)
     with pytest.raises(SpecError, match="outside of the transform"):
         torch.vmap(lambda x: (tersor.compress(x, codec=codec), x)[1])(torch.randn(3, 3))
+
+
+def test_a_torch_without_these_private_functions_can_still_be_imported(monkeypatch) -> None:
+    monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
+    asks = tracing._private_asks()
+    assert asks[0](torch.ones(2)) is asks[1]() is asks[2]() is False

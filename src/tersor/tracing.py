@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 
-# private, but the public functions of torch.func do not tell where they are running
-from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
-from torch._C._functorch import is_functorch_wrapped_tensor, maybe_current_level
-
 from tersor.errors import SpecError, TersorError
+
+_Asks = tuple[Callable[[torch.Tensor], bool], Callable[[], bool], Callable[[], bool]]
+
+
+def _private_asks() -> _Asks:
+    """Return functions that tell if a tensor is inside a transform, if code is, and if it is inside ``FakeTensorMode``.
+
+    No public function of torch does. Where a torch has others, they tell nothing, and torch's own errors appear.
+    """
+    try:
+        from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
+        from torch._C._functorch import is_functorch_wrapped_tensor, maybe_current_level
+    except ImportError:
+        return (lambda _: False), (lambda: False), (lambda: False)
+    return (
+        is_functorch_wrapped_tensor,
+        lambda: maybe_current_level() is not None,
+        lambda: _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None,
+    )
+
+
+_is_transformed, _is_inside_transform, _is_fake_mode = _private_asks()
 
 _IN_GRAPHS: Final = "tersor.GraphCodec encodes and decodes inside compiled code"
 _TRANSFORMED: Final = (
@@ -36,7 +54,7 @@ def refuse_transformed(tensors: Sequence[torch.Tensor]) -> None:
 
     It takes a microsecond: call it where lists are checked once.
     """
-    if any(map(is_functorch_wrapped_tensor, tensors)):
+    if any(map(_is_transformed, tensors)):
         raise SpecError(_TRANSFORMED)
     if _is_fake_mode():
         raise SpecError(_FAKE_MODE)
@@ -46,7 +64,7 @@ def explain_traced(error: BaseException) -> None:
     """Raise ``SpecError`` from an error that torch raised because it traces or transforms tensors here."""
     if isinstance(error, TersorError):
         return
-    if maybe_current_level() is not None:
+    if _is_inside_transform():
         raise SpecError(_TRANSFORMED) from error
     if _is_fake_mode():
         raise SpecError(_FAKE_MODE) from error
@@ -54,10 +72,6 @@ def explain_traced(error: BaseException) -> None:
         raise SpecError(
             f"torch.compile cannot trace tersor's functions; call them outside of the compiled function: {_IN_GRAPHS}"
         ) from error
-
-
-def _is_fake_mode() -> bool:
-    return _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None
 
 
 def _passed_dynamo(error: BaseException) -> bool:
