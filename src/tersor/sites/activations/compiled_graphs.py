@@ -22,6 +22,7 @@ from tersor.errors import SpecError
 from tersor.ops import GraphCodec
 from tersor.sites.activations.attention import recomputed_attention
 from tersor.sites.activations.compiled_order import place_coding
+from tersor.sites.activations.compiled_uses import hint, tolerates_error
 from tersor.sites.activations.compression import note_entered
 from tersor.sites.activations.quality import check_codec
 from tersor.sites.activations.watching import SEEN_THROUGH
@@ -29,27 +30,15 @@ from tersor.sites.activations.watching import SEEN_THROUGH
 _log = logging.getLogger("tersor")
 _warned: set[str] = set()
 _MIN_NBYTES: Final = 4096
-_EXACT_FOR: Final = (
-    "scaled_dot_product",
-    "softmax",
-    "nll_loss",
-    "flash_attention",
-    "efficient_attention",
-)
-"""Operators whose saved tensors must be consistent with each other, so none of them may have an error."""
-
-_VIEWS_AND_COPIES: Final = (
-    "view", "transpose", "permute", "getitem", "expand", "reshape", "alias", "select", "slice", "clone", "aten.t.",
-    "detach",
-)  # fmt: skip
 
 
 class CompiledCompression:
     """A context for forward passes of compiled modules that compresses the tensors saved for backward.
 
     Enter it around the call of a module that ``torch.compile`` returned, with the loss outside. Floating-point
-    tensors that only the compiled code holds are encoded, except for small ones, statistics, and those of softmax,
-    losses and attention kernels. Attention saves only q, k and v.
+    tensors that only the compiled code holds are encoded if every operator that uses them in backward tolerates an
+    error, as in ``activations.compressed``; small ones and statistics are not. Attention saves only q, k, v and an
+    exact mask. A torch that does not show its graphs to hooks leaves only dtype and shape to decide by.
 
     Args:
         codec: id of a codec of fixed size, ``group4`` by default, or a codec object.
@@ -120,7 +109,7 @@ class CompiledCompression:
         if not self._is_lossy(x):
             return (x,)
         # the backward graph is compiled for the tensor's order of dimensions in memory
-        order = sorted(range(x.dim()), key=lambda k: -_hint(x.stride(k)))
+        order = sorted(range(x.dim()), key=lambda k: -hint(x.stride(k)))
         y = x.permute(order)
         return (
             self._codec.encode(y),
@@ -136,14 +125,15 @@ class CompiledCompression:
         return self._codec.decode(payload, shape, dtype).permute(back)
 
     def _is_lossy(self, x: torch.Tensor) -> bool:
-        """True if a tensor may have an error, by what is known at compile time: dtype, shape and its users."""
+        """True if a tensor may have an error, by what is known at compile time: dtype, shape and its uses."""
         if not x.is_floating_point() or x.dim() < 2 or x.shape[-1] == 1:
             return False
         if not self._codec.codec.supports(x.dtype):
             return False
-        if _hint(x.numel()) * x.itemsize < _MIN_NBYTES:
+        if hint(x.numel()) * x.itemsize < _MIN_NBYTES:
             return False
-        return not any(name in user for user in _users_in_backward() for name in _EXACT_FOR)
+        context = _hook_context()
+        return context is None or tolerates_error(context["_node"], context["_bw_graph"])
 
 
 class _ReplacedAttention(TorchFunctionMode):
@@ -182,11 +172,6 @@ def _warn_of_eager_code() -> None:
         )
 
 
-def _hint(size: Any) -> int:
-    """Return the value that a symbolic size had at compile time, without specialising the graph to it."""
-    return int(size if isinstance(size, int) else size.node.hint or _MIN_NBYTES)
-
-
 def _graph_module(function: Any) -> fx.GraphModule:
     """Return a graph that calls ``function``; torch inlines it for every saved tensor."""
     graph = fx.Graph()
@@ -200,35 +185,4 @@ def _hook_context() -> Mapping[str, Any] | None:
 
     ask = getattr(graph_compile, "_get_saved_tensor_hook_context", None)
     found: Mapping[str, Any] | None = None if ask is None else ask()
-    return found
-
-
-def _users_in_backward() -> list[str]:
-    """Return the names of the operators that use the tensor being packed in backward, and of the one that made it.
-
-    The list is empty if this version of torch does not expose them.
-    """
-    context = _hook_context()
-    if context is None:
-        return []
-    saved, backward = context["_node"], context["_bw_graph"]
-    inputs = [node for node in backward.find_nodes(op="placeholder") if node.name == saved.name]
-    users = [str(user.target) for node in inputs for user in _users(node)]
-    while _is_view_or_copy(saved) and saved.all_input_nodes:
-        saved = saved.all_input_nodes[0]
-    return [*users, str(saved.target)]
-
-
-def _is_view_or_copy(node: fx.Node) -> bool:
-    """True if a node is a view or a copy of another one, or one of its several results."""
-    return any(part in str(node.target) for part in _VIEWS_AND_COPIES)
-
-
-def _users(node: fx.Node) -> list[fx.Node]:
-    """Return the nodes that use a node, including those that use a view of it."""
-    found = []
-    for user in node.users:
-        found.append(user)
-        if _is_view_or_copy(user):
-            found += _users(user)
     return found
