@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -340,3 +341,18 @@ def test_a_context_that_sees_no_function_of_compiled_code_says_so_once(caplog) -
 def test_what_the_context_of_compiled_code_lacks_is_said() -> None:
     with pytest.raises(AttributeError, match="no 'report': nobody sees there"):
         activations.compiled("group4").report()
+
+
+def test_each_of_two_threads_leaves_what_it_has_entered() -> None:
+    compression = activations.compiled()
+
+    def enter_without_gradients() -> None:
+        with torch.no_grad():
+            compression.__enter__()
+
+    with ThreadPoolExecutor(1) as other:
+        compression.__enter__()
+        other.submit(enter_without_gradients).result()
+        compression.__exit__(None, None, None)
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        other.submit(compression.__exit__, None, None, None).result()

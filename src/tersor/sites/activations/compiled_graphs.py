@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from threading import local
 from typing import Any, Final, Self
 
 import torch
@@ -65,7 +66,7 @@ class CompiledCompression:
         self._codec = GraphCodec(chosen)
         self._pack = _graph_module(self._pack_saved)
         self._unpack = _graph_module(self._unpack_saved)
-        self._open: list[ExitStack] = []
+        self._thread_state = local()
         self._is_traced = self._sees_eager = False
 
     def __repr__(self) -> str:
@@ -79,12 +80,17 @@ class CompiledCompression:
             if torch.is_grad_enabled():
                 stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
                 stack.enter_context(_ReplacedAttention())
-            self._open.append(stack.pop_all())
+            self._open().append(stack.pop_all())
         return self
+
+    def _open(self) -> list[ExitStack]:
+        """Return what this thread has entered and not left yet."""
+        found: list[ExitStack] = self._thread_state.__dict__.setdefault("open", [])
+        return found
 
     def __exit__(self, *error: object) -> None:
         """Stop compressing; log once if code that is not compiled saved tensors, and no compiled code did."""
-        self._open.pop().close()
+        self._open().pop().close()
         if error[0] is None and self._sees_eager and not self._is_traced:
             _warn_of_eager_code()
 
