@@ -36,7 +36,7 @@ def test_both_runs_are_compared_and_written_down(tersor, tmp_path) -> None:
     assert "On a link of 1 / 10 / 100 Gbit/s a step would be" in page
     assert done["links"]["how"] in page
     assert f"<td>{done['links']['steps'][0]['speedup']:.2f}</td>" in page
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 6
     assert "src=" not in page
     assert page.count('href="') == page.count('href="data:') + page.count('href="#')
     assert f"tersor quickstart --steps 6 --run {folder} --json" in page
