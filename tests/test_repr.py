@@ -59,3 +59,12 @@ def test_contexts_and_exchanges_show_how_they_compress() -> None:
             repr(exchange) == "Exchange(2 tables, rank 0 of 1, rows by half, gradients by group8)"
         )
     assert repr(exchange).endswith("closed)")
+
+
+def test_a_report_shows_its_main_numbers() -> None:
+    compression = activations.compressed(step=0.5)
+    with compression:
+        torch.tanh(torch.randn(64, 64, requires_grad=True) * 1.0)
+    report = compression.report()
+    shown = f"ActivationReport(1 forward pass, codec rms at 0.5, {report.ratio:.2f} times smaller)"
+    assert repr(report) == shown

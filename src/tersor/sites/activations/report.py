@@ -241,6 +241,13 @@ class ActivationReport:
             "factors": dict(self.factors),
         }
 
+    def __repr__(self) -> str:
+        """Return the main numbers in one line; ``str`` is the table."""
+        return (
+            f"{type(self).__name__}({_passes(self.num_steps)}, codec {self.codec}{_at(self.level)}, "
+            f"{self.ratio:.2f} times smaller)"
+        )
+
     def __str__(self) -> str:
         lines = [("saved as", "tensors", "original MiB", "held MiB", "ratio")]
         by_size = sorted(self.forms.items(), key=lambda item: -item[1].original_nbytes)
