@@ -31,7 +31,8 @@ def show_plan(
     from tersor.bench.planning import tables
     from tersor.planning import advise, parse_sweep, turns
 
-    lines = [line for number in ranks for line in _lines(planner, model, number)]
+    evens = {number: tables.break_evens(model, number) for number in ranks}
+    lines = [line for number in ranks for line in _lines(planner, model, number, evens[number])]
     written = list(lines)
     shown: list[RenderableType] = []
     values: dict[str, Any] = {"plan": lines, "source": fit.source}
@@ -46,7 +47,7 @@ def show_plan(
         shown.append(tables.sweep_table(swept))
         shown += [Text(f"{number:,} ranks: {turn.reason}") for number, turn in changes]
         values["sweep"] = [_sweep_values(advice) for advice in swept]
-        written += [line for place in there for line in _lines(planner, *place)]
+        written += [line for place in there for line in _lines(planner, *place, evens[place[1]])]
     if plot is not None:
         _draw(screen, model, ranks, sweep, plot)
     write_lines(output, written)
@@ -55,12 +56,14 @@ def show_plan(
     screen.result(values, *shown)
 
 
-def _lines(planner: Planner, model: StepModel, num_ranks: int) -> list[dict[str, Any]]:
+def _lines(
+    planner: Planner, model: StepModel, num_ranks: int, evens: Mapping[str, float | None]
+) -> list[dict[str, Any]]:
     from tersor.bench.planning.tables import plan_row
     from tersor.planning import advise
 
-    advice = advise(model, num_ranks)
-    return [plan_row(planner, model, found, advice) for found in model.predictions(num_ranks)]
+    found, advice = model.predictions(num_ranks), advise(model, num_ranks)
+    return [plan_row(planner, model, one, advice, evens) for one in found]
 
 
 def _draw(

@@ -31,10 +31,23 @@ def plan_columns(planner: Planner) -> tuple[str, ...]:
     return ("ranks", "exchange", *planner.columns, *gains)
 
 
+def break_evens(model: StepModel, num_ranks: int) -> dict[str, float | None]:
+    """Return ``break_even`` of every method but the baseline; the same for all bandwidths of the model's cluster."""
+    names = [name for name in model.methods if name != model.baseline]
+    return {name: model.break_even(name, num_ranks) for name in names}
+
+
 def plan_row(
-    planner: Planner, model: StepModel, found: Prediction, advice: Advice
+    planner: Planner,
+    model: StepModel,
+    found: Prediction,
+    advice: Advice,
+    evens: Mapping[str, float | None],
 ) -> dict[str, Any]:
-    """Return one prediction as a JSON-ready line, in seconds, bits per second and bytes."""
+    """Return one prediction as a JSON-ready line, in seconds, bits per second and bytes.
+
+    ``evens`` are the ``break_evens`` for its number of ranks.
+    """
     base, is_best = advice.baseline, found.name == advice.best.name
     return {
         "kind": "plan",
@@ -49,17 +62,12 @@ def plan_row(
         "step_s": found.step_s,
         "exchange_speedup": base.transfers_s / found.transfers_s,
         "step_speedup": base.step_s / found.step_s,
-        "break_even_bits_per_s": _break_even(model, found),
+        "break_even_bits_per_s": evens.get(found.name),
         "is_extrapolated": found.is_extrapolated,
         "keeps_bound": model.methods[found.name],
         "is_best": is_best,
         "reason": advice.reason if is_best else None,
     }
-
-
-def _break_even(model: StepModel, found: Prediction) -> float | None:
-    is_base = found.name == model.baseline
-    return None if is_base else model.break_even(found.name, found.num_ranks)
 
 
 def break_even_words(bits_per_s: float | None) -> str:
@@ -89,11 +97,17 @@ def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Tabl
 
 def plan_cells(planner: Planner, model: StepModel, num_ranks: int) -> list[list[str]]:
     """Return the cells of ``plan_columns``, one line per exchange method."""
-    advice = advise(model, num_ranks)
-    return [_cells(planner, model, found, advice) for found in model.predictions(num_ranks)]
+    advice, evens = advise(model, num_ranks), break_evens(model, num_ranks)
+    return [_cells(planner, model, found, advice, evens) for found in model.predictions(num_ranks)]
 
 
-def _cells(planner: Planner, model: StepModel, found: Prediction, advice: Advice) -> list[str]:
+def _cells(
+    planner: Planner,
+    model: StepModel,
+    found: Prediction,
+    advice: Advice,
+    evens: Mapping[str, float | None],
+) -> list[str]:
     base, is_base = advice.baseline, found.name == model.baseline
     remarks = ("best" if found.name == advice.best.name else "", planner.remark(model, found))
     return [
@@ -103,7 +117,7 @@ def _cells(planner: Planner, model: StepModel, found: Prediction, advice: Advice
         "" if is_base else f"{base.transfers_s / found.transfers_s:.2f}",
         milliseconds(found.step_s),
         "" if is_base else f"{base.step_s / found.step_s:.2f}",
-        "" if is_base else break_even_words(_break_even(model, found)),
+        "" if is_base else break_even_words(evens[found.name]),
         ", ".join(filter(None, remarks)),
     ]
 

@@ -18,7 +18,12 @@ from tersor.bench.embeddings.planning.planner import EMBEDDINGS_PLANNER
 from tersor.bench.embeddings.planning.trace import computing_s
 from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.planning.check import LEAST_HITS, check_cells
-from tersor.bench.planning.tables import bandwidth_figure, plan_row, ranks_figure
+from tersor.bench.planning.tables import (
+    bandwidth_figure,
+    break_evens,
+    plan_row,
+    ranks_figure,
+)
 from tersor.errors import SpecError
 from tersor.planning import advise, parse_bandwidth
 from tests.arch.source_files import REPOSITORY
@@ -309,7 +314,7 @@ def test_a_prediction_as_json_says_what_it_is_made_of():
     model = planned(fit_exchanges(ROWS), inter="10gbit")
     advice = advise(model, 8)
     line = json.loads(
-        json.dumps(plan_row(EMBEDDINGS_PLANNER, model, advice.best, advice), allow_nan=False)
+        json.dumps(plan_row(EMBEDDINGS_PLANNER, model, advice.best, advice, {}), allow_nan=False)
     )
     assert line["step_s"] == pytest.approx(
         line["compute_s"] + line["exchange_s"] - line["hidden_s"] + line["allreduce_s"]
@@ -318,7 +323,9 @@ def test_a_prediction_as_json_says_what_it_is_made_of():
     assert line["forward"]["total_s"] == pytest.approx(sum(line["forward"][p] for p in parts))
     assert line["is_best"]
     assert line["reason"] == advice.reason
-    rows = plan_row(EMBEDDINGS_PLANNER, model, model.predict("rows", 8), advice)
+    rows = plan_row(
+        EMBEDDINGS_PLANNER, model, model.predict("rows", 8), advice, break_evens(model, 8)
+    )
     assert (rows["is_best"], rows["reason"], rows["is_extrapolated"]) == (False, None, True)
 
 
@@ -373,3 +380,11 @@ def test_the_committed_measurements_are_predicted_within_a_fifth_at_12_points_an
         found = check(rows, hold_out)
         assert found.num_hits >= LEAST_HITS
         assert found.passed, found.sentence
+
+
+def test_break_evens_are_the_same_at_every_bandwidth():
+    model = planned(fit_exchanges(ROWS), inter="10gbit")
+    found = break_evens(model, 8)
+    assert found == break_evens(model.at_bandwidth(1e9, 8), 8)
+    assert found["rows"] == model.break_even("rows", 8)
+    assert model.baseline not in found

@@ -7,7 +7,13 @@ import torch
 from msgspec import structs
 
 from tersor.bench.planning.blocks import plan_block, sweep_block
-from tersor.bench.planning.tables import plan_cells, plan_columns, plan_row, ranks_figure
+from tersor.bench.planning.tables import (
+    break_evens,
+    plan_cells,
+    plan_columns,
+    plan_row,
+    ranks_figure,
+)
 from tersor.bench.shards.contenders import VARIANTS, described
 from tersor.bench.shards.planning.fit import fit_rows
 from tersor.bench.shards.planning.flows import flows
@@ -152,7 +158,7 @@ def test_tables_lines_and_figures_hold_every_way():
     assert cells["fsdp-fp32"][2] == f"{mbytes:.3g}"
     assert cells["fsdp-two-hop"][-1] == "in float32"
     found = model.predict("fsdp-4-bit", 4)
-    line = plan_row(SHARDS_PLANNER, model, found, advise(model, 4))
+    line = plan_row(SHARDS_PLANNER, model, found, advise(model, 4), break_evens(model, 4))
     parts_s = sum(line[part][name] for part in ("weights", "gradients") for name in line[part])
     assert parts_s == pytest.approx(found.transfers_s)
     assert (line["site"], line["backend"], line["num_weights"]) == ("shards", "gloo", N)
