@@ -119,7 +119,7 @@ def _check_unchanged(t: torch.Tensor, version: int) -> None:
 
 
 class SavedUnchanged(NamedTuple):
-    """A tensor saved unchanged, whose lifetime is not counted: a parameter or a small tensor.
+    """A tensor saved unchanged, whose lifetime is not counted: a parameter, a cast of one, or a small tensor.
 
     Attributes:
         values: the tensor, detached from its graph.

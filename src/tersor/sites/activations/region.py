@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol, Self
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from tersor.codecs import Codec
@@ -24,6 +25,7 @@ from tersor.sites.activations.entry import (
     key_of,
     memory_key,
     memory_layout,
+    storage_id,
 )
 from tersor.sites.activations.forms import (
     Form,
@@ -108,6 +110,7 @@ class Region:
         self._decoder = Decoder(window_nbytes)
         self._windows = EncodingWindows(window_nbytes, measures=observer is not None)
         self._until_end: list[PendingEntry] = []
+        self._casts: dict[int, StorageWeakRef] = {}
         self._call: Call | None = None
         self.rules: list[Rule] = []
         # one bound method, so that ``is_innermost`` can compare identities
@@ -138,6 +141,7 @@ class Region:
             self._entries.clear()
             self._outputs.clear()
             self._until_end.clear()
+            self._casts.clear()
             # They refer back to the region. Without the cycle it is freed at once, with everything that backward
             # decoded, not by the garbage collector.
             del self._watch, self._hooks, self._pack_hook
@@ -187,8 +191,9 @@ class Region:
             return SavedUnchanged.of(t)
         if t.layout is not torch.strided or type(t) not in _PLAIN:
             return self._keep_layout(t)
-        if nbytes < self._min_nbytes:
-            return self._keep_small(t, nbytes)
+        if origin == PARAMETER or nbytes < self._min_nbytes:
+            is_small = nbytes < self._min_nbytes
+            return self._keep_small(t, nbytes) if is_small else self._keep_cast(t)
         handle = self._pack_special(t, origin)
         if handle is not None:
             return handle
@@ -214,8 +219,6 @@ class Region:
         call, reason = self._call, ""
         if self.rules and self.rules[-1] is None:
             reason = "exact: rule"
-        elif origin == PARAMETER:
-            reason = CAST_WEIGHTS
         elif call is None:
             reason = UNSEEN
         elif not t.is_floating_point():
@@ -279,6 +282,18 @@ class Region:
         if storage_nbytes > _SHARED_STORAGE_FACTOR * max(nbytes, self._min_nbytes):
             return SavedView(Entry(t, Unchanged(t.detach().clone()), SMALL, self._ledger))
         self._ledger.count(SMALL, nbytes, nbytes)
+        return SavedUnchanged.of(t)
+
+    def _keep_cast(self, t: torch.Tensor) -> SavedUnchanged:
+        """Save a copy of a weight, such as autocast makes, unchanged; it counts once, and never as live."""
+        storage = t.untyped_storage()
+        address, nbytes = storage_id(t), storage.nbytes()
+        known = self._casts.get(address)
+        if known is None or known.expired():
+            self._casts[address] = StorageWeakRef(storage)
+            self._ledger.count(CAST_WEIGHTS, nbytes, nbytes)
+        else:
+            self._ledger.duplicate(nbytes)
         return SavedUnchanged.of(t)
 
     def _known(self, key: Any, kind: object, t: torch.Tensor) -> Entry | None:

@@ -165,8 +165,8 @@ class ActivationReport:
         forms: tallies of the tensors that the last step saved, by form.
         num_duplicates: tensors that were saved before in the step, and share memory with the first.
         duplicate_nbytes: size of these.
-        live_nbytes: bytes held at this moment. Tensors below 4 KiB are not included, because autograd holds them
-            unchanged and their release is not observed; ``held_nbytes`` includes them.
+        live_nbytes: bytes held at this moment. Tensors below 4 KiB and casts of weights are not included, because autograd
+            holds them unchanged and their release is not observed; ``held_nbytes`` includes them.
         similarity: last measured or predicted similarity of gradients; None before the first. The prediction for a
             step is made when the next one begins, which then moves the level.
         similarity_level: the level that ``similarity`` was found at.
