@@ -1,9 +1,9 @@
-"""Operators of Triton's interpreter by plans, of which there is one for each combination of types.
+"""Operators of Triton's interpreter by plans, one for each combination of types.
 
-For every sum of two blocks the interpreter finds out anew to which types to convert them, spreads both to the
-shape of the result, and checks sizes: 30 us, of which numpy adds for 1. What it comes to depends on the types
-and on Python's numbers alone, so it is found out once. A plan is kept if its first result is the interpreter's own,
-bit for bit; types that numpy does not have, such as bfloat16, have none.
+For every sum of two blocks the interpreter works out again which types to convert them to, broadcasts both to the
+shape of the result, and checks sizes: 30 us, of which numpy adds for 1. The result depends only on the types
+and on Python numbers, so each combination is worked out once. A plan is used only if its first result equals the
+interpreter's own, bit for bit; types that numpy lacks, such as bfloat16, have no plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPARISONS: dict[str, np.ufunc] = {
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What becomes of a given operand.
+    """How one operand is converted before numpy sees it.
 
     Attributes:
         constant: its values, if it is a number of Python's.

@@ -81,3 +81,13 @@ def test_a_torch_without_these_private_functions_can_still_be_imported(monkeypat
     monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
     asks = tracing._private_asks()
     assert asks[0](torch.ones(2)) is asks[1]() is asks[2]() is False
+
+
+def test_a_gpu_without_memory_is_reported_as_such_inside_a_transform(monkeypatch) -> None:
+    def without_memory(*_given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    codec, x = tersor.create("group8"), torch.randn(10)
+    monkeypatch.setattr(type(codec), "pack", without_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.func.grad(lambda y: (tersor.compress(x, codec=codec), y.sum())[1])(torch.ones(2))

@@ -156,8 +156,10 @@ def raises_memory_limit(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*arguments, **options)
         except (MemoryError, RuntimeError, AssertionError) as error:
-            explain_traced(error)
-            if not lacks_memory(error) or isinstance(error, torch.cuda.OutOfMemoryError):
+            if not lacks_memory(error):
+                explain_traced(error)
+                raise
+            if isinstance(error, torch.cuda.OutOfMemoryError):
                 raise
             raise MemoryLimitError(
                 "there is not enough memory; free some, or take less at a time, as with smaller chunks"

@@ -80,7 +80,9 @@ def _passed_dynamo(error: BaseException) -> bool:
         return False
     place = error.__traceback__
     while place is not None:
-        if str(place.tb_frame.f_globals.get("__name__", "")).startswith("torch._dynamo"):
+        name = str(place.tb_frame.f_globals.get("__name__", ""))
+        # ``eval_frame`` also runs what is excluded from tracing
+        if name.startswith("torch._dynamo") and name != "torch._dynamo.eval_frame":
             return True
         place = place.tb_next
     return False

@@ -58,7 +58,7 @@ def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Ten
 
 def _sums(g: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     """Return <g,h>, |g|^2 and |h|^2 in float64: squares of small gradients underflow in float32."""
-    if g.layout is h.layout is torch.sparse_coo:
+    if g.layout is h.layout is torch.sparse_coo and g.sparse_dim() == h.sparse_dim():
         g, h = _values_of_both(g.detach().coalesce(), h.detach().coalesce())
     a, b = _real_vector(g.detach()), _real_vector(h.detach())
     return torch.stack([a @ b, a @ a, b @ b])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -47,6 +48,25 @@ def test_gradients_pass_where_they_pass_exactly(name, step, generator):
     assert torch.equal(found, gradients(function, x))
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("name", SIGNED)
+def test_signs_are_exact_whatever_else_saves_the_tensor(name, is_first, generator):
+    x, weight = (torch.randn(size, size, generator=generator) for size in (128, 128))
+    weight.requires_grad_()
+
+    def gradient(context):
+        inner = x.clone().requires_grad_()
+        with context:
+            h = inner * 1.0
+            # the product saves it as well, for the gradient of the weight
+            outs = (
+                [SIGNED[name](h), h @ weight] if is_first else [h @ weight, SIGNED[name](h)][::-1]
+            )
+        return torch.autograd.grad(outs[0].sum(), inner)[0]
+
+    assert torch.equal(gradient(activations.compressed(step=1.0)), gradient(nullcontext()))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", CLAMPS)
 def test_limits_are_those_of_torch_in_every_dtype(name, dtype):
@@ -61,14 +81,15 @@ def test_limits_are_those_of_torch_in_every_dtype(name, dtype):
 
 LIMITS = [
     Limits(0.0, 6.0), Limits(-1e-8, 1e-8), Limits(-math.inf, math.inf), Limits(0.0, math.inf), Limits(0.5, None),
-    Limits(2.0, 2.0), Limits(1e-9, 2e-9),
+    Limits(2.0, 2.0), Limits(1e-9, 2e-9), Limits(1e4, 2e4), Limits(6e4, math.inf), Limits(-2e4, -1e4), Limits(1e6, 2e6), Limits(-2e6, -1e6), Limits(1e5, math.inf),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_restored_values_pass_the_same_gradients(limits, dtype, generator):
-    values = torch.randn(1000, generator=generator).to(dtype)
+    values = torch.randn(1000, generator=generator) * 10.0 ** torch.arange(1000).remainder(8)
+    values = values.to(dtype)
     form = PassedGradients.of(values, limits)
     assert torch.equal(limits.passes(form.restored()), limits.passes(values))
     assert form.nbytes <= 1000 // 8 + 16

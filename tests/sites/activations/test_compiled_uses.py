@@ -82,6 +82,9 @@ _EXACT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "computed weight": lambda x, w: functional.linear(x, w @ w.t()),
     "computed weight of a convolution": lambda x, w: functional.conv1d(x[None], (w @ w)[..., None]),
     "constant": lambda x, w: (x @ w) * torch.arange(4096.0).sin().view(64, 64),
+    "hardtanh": lambda x, w: functional.hardtanh(x @ w),
+    "relu6": lambda x, w: functional.relu6(x @ w),
+    "threshold": lambda x, w: functional.threshold(x @ w, 0.3, 0.0),
 }
 
 
@@ -136,11 +139,32 @@ def test_a_factor_much_smaller_than_the_product_is_exact(kind, times) -> None:
     assert len(_encoded(kind, scale, (64, 64), (64, 64), (times, 64, 64))) == (times == 1)
 
 
-def test_a_torch_that_hides_its_graphs_leaves_dtype_and_shape(monkeypatch) -> None:
-    assert _encoded(_KINDS[0], _EXACT["quotient"], (64, 64), (64, 64)) == []
-    torch._dynamo.reset()
+def test_a_constant_computed_from_an_input_is_exact() -> None:
+    torch.manual_seed(0)
+    layer, frozen = nn.Linear(64, 64), torch.randn(1, 64, 64)
+
+    def forward(x: torch.Tensor, frozen: torch.Tensor) -> torch.Tensor:
+        return 2 * torch.bmm(layer(x)[None], frozen * 2)
+
+    def gradient(function: Callable[..., torch.Tensor]) -> torch.Tensor:
+        x = torch.randn(64, 64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        with activations.compiled("group4"):
+            out = function(x, frozen)
+        return torch.autograd.grad(out.sum(), x)[0]
+
+    torch.testing.assert_close(
+        gradient(torch.compile(forward, backend="aot_eager")), gradient(forward)
+    )
+
+
+def test_a_torch_that_hides_its_graphs_gets_exact_tensors_and_a_warning(
+    monkeypatch, caplog
+) -> None:
     monkeypatch.setattr(compiled_graphs, "_hook_context", lambda: None)
-    assert len(_encoded(_KINDS[0], _EXACT["quotient"], (64, 64), (64, 64))) > 0
+    monkeypatch.setattr(compiled_graphs, "_warned", set())
+    with caplog.at_level("WARNING", logger="tersor"):
+        assert _encoded(_KINDS[0], _LOSSY["product"], (64, 64), (64, 64)) == []
+    assert sum("does not show its graphs" in line for line in caplog.messages) == 1
 
 
 class _Ratio(nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -108,6 +110,29 @@ def test_the_example_of_the_page_uses_the_codec_of_its_rule() -> None:
     compression = activations.wrap(model, rules, step=1.0)
     model(torch.randn(256, 64)).sum().backward()
     assert "group8" in compression.report().forms
+
+
+@pytest.mark.parametrize("rule", [8.0, create("group2")], ids=["factor", "codec"])
+def test_a_coarse_rule_does_not_reach_a_part_without_one(rule) -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    x = torch.randn(256, 64, requires_grad=True)
+
+    def gradient(context, rule) -> torch.Tensor:
+        with context:
+            # saves nothing, so that the part with the rule is the first to save
+            h = x * 1.0
+            with rule:
+                one = first(h)
+            two = second(h)
+        return torch.autograd.grad((one + two).square().sum(), second.weight)[0]
+
+    exact = gradient(nullcontext(), nullcontext())
+    plain = gradient(activations.compressed(step=0.25), nullcontext())
+    compression = activations.compressed(step=0.25)
+    with compression:
+        ruled = gradient(compression, compression.rule(rule))
+    assert (ruled - exact).norm() < 1.5 * (plain - exact).norm()
 
 
 @pytest.mark.parametrize("rule", [1 / 16, create("half")], ids=["factor", "codec"])

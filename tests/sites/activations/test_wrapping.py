@@ -9,6 +9,7 @@ import io
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
 
 import pytest
@@ -325,6 +326,25 @@ def test_a_wrapped_module_is_freed_with_its_last_reference() -> None:
     alive = weakref.ref(model[0].weight)
     gc.disable()
     try:
+        del model
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_hook_that_raises_does_not_keep_a_wrapped_module_alive() -> None:
+    def refuse(*_given: object) -> None:
+        raise ValueError("no")
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    activations.wrap(model, step=1.0)
+    model.register_forward_pre_hook(refuse)
+    alive = weakref.ref(model[0].weight)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(ValueError):
+            model(torch.randn(256, 64))
         del model
         assert alive() is None
     finally:

@@ -101,6 +101,11 @@ def activation_options(
         "budget_nbytes": parse_size(budget, "--activation-budget"), "probe_every": probe_every or None,
     }  # fmt: skip
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if balance is None and set(known) == {"probe_every"}:
+        raise SpecError(
+            "--activation-probe-every measures compressed activations; give --activations, --target-score or another of these "
+            "options too"
+        )
     try:
         if balance is not None:
             return BalancedActivations(parts=checked_parts(balance), **known)

@@ -144,7 +144,7 @@ def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
         return
     values = dict(line)
     kind, step, seconds = values.pop("kind"), values.pop("step"), values.pop("step_s", None)
-    # what a user chose
+    # that of a schedule, which is in the log
     values.pop("learning_rate", None)
     words = [
         f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"

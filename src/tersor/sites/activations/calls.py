@@ -116,7 +116,7 @@ class Call:
 
     @property
     def needs_signs(self) -> bool:
-        """True if the signs of what it saves must be exact; the codec may have other errors."""
+        """True if its backward depends on the signs of what it saves, which codecs with exact zeros keep."""
         return self.name in _SIGNED
 
     @property

@@ -56,8 +56,10 @@ class Limits(NamedTuple):
         """A value whose gradient passes if that of any value does."""
         if self.high is None:
             return math.inf
-        low, high = max(self.low, -_LARGEST), min(self.high, _LARGEST)
-        return (low + high) / 2
+        # an infinite end becomes a finite one that leaves numbers of every dtype in between
+        below = -_LARGEST if self.high > -_LARGEST else self.high - 2 * abs(self.high)
+        above = _LARGEST if self.low < _LARGEST else self.low + 2 * abs(self.low)
+        return (max(self.low, below) + min(self.high, above)) / 2
 
 
 class PassedGradients(NamedTuple):
@@ -88,4 +90,7 @@ class PassedGradients(NamedTuple):
     def restored(self) -> torch.Tensor:
         """Return values, flat, through which the same gradients pass."""
         flags = torch.cat([part.restored() for part in self.passes])
-        return torch.full_like(flags, -math.inf, dtype=self.dtype).masked_fill_(flags, self.inside)
+        values = torch.full_like(flags, -math.inf, dtype=self.dtype)
+        # none passes if the dtype has no such number
+        is_number = math.isinf(self.inside) or abs(self.inside) <= torch.finfo(self.dtype).max
+        return values.masked_fill_(flags, self.inside) if is_number else values

@@ -39,7 +39,7 @@ class CompiledCompression:
     Enter it around the call of a module that ``torch.compile`` returned, with the loss outside. Floating-point
     tensors that only the compiled code holds are encoded if every operator that uses them in backward tolerates an
     error, as in ``activations.compressed``; small ones and statistics are not. Attention saves only q, k, v and an
-    exact mask. A torch that does not show its graphs to hooks leaves only dtype and shape to decide by.
+    exact mask. With a torch that does not show its graphs to hooks everything stays exact, and a warning says so.
 
     Args:
         codec: id of a codec of fixed size, ``group4`` by default, or a codec object.
@@ -92,7 +92,11 @@ class CompiledCompression:
         """Stop compressing; log once if code that is not compiled saved tensors, and no compiled code did."""
         self._open().pop().close()
         if error[0] is None and self._sees_eager and not self._is_traced:
-            _warn_of_eager_code()
+            _warn_once(
+                "eager",
+                "activations.compiled compresses nothing here: the code in the context is not compiled; call what "
+                "torch.compile returned, or take activations.compressed",
+            )
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error that explains why this context has no ``report`` and the like."""
@@ -139,7 +143,14 @@ class CompiledCompression:
         if hint(x.numel()) * x.itemsize < _MIN_NBYTES:
             return False
         context = _hook_context()
-        return context is None or tolerates_error(context["_node"], context["_bw_graph"])
+        if context is None:
+            _warn_once(
+                "graphs",
+                "activations.compiled compresses nothing here: this torch does not show its graphs to hooks, and so not what "
+                "tolerates an error; take the torch that tersor was tested with",
+            )
+            return False
+        return tolerates_error(context["_node"], context["_bw_graph"])
 
 
 class _ReplacedAttention(TorchFunctionMode):
@@ -169,13 +180,11 @@ def _refuse_steering(kind: type[Codec], options: Mapping[str, Any]) -> None:
         )
 
 
-def _warn_of_eager_code() -> None:
-    if "eager" not in _warned:
-        _warned.add("eager")
-        _log.warning(
-            "activations.compiled compresses nothing here: the code in the context is not compiled; call what torch.compile "
-            "returned, or take activations.compressed"
-        )
+def _warn_once(kind: str, sentence: str) -> None:
+    """Log a sentence, once for each kind."""
+    if kind not in _warned:
+        _warned.add(kind)
+        _log.warning(sentence)
 
 
 def _graph_module(function: Any) -> fx.GraphModule:

@@ -30,7 +30,7 @@ _SHAPES: Final = frozenset({"sym_size", "sym_stride", "sym_numel", "sym_storage_
 
 _POINTWISE: Final = frozenset(
     {
-        "gelu", "silu", "mish", "leaky_relu", "elu", "hardswish", "hardsigmoid", "softplus", "relu", "hardtanh",
+        "gelu", "silu", "mish", "leaky_relu", "elu", "hardswish", "hardsigmoid", "softplus", "relu",
         "threshold", "tanh", "sigmoid", "glu", "_prelu_kernel",
     }
 )  # fmt: skip
@@ -93,7 +93,7 @@ def tolerates_error(saved: fx.Node, backward: fx.Graph) -> bool:
         saved: the node of a floating-point tensor in the forward graph.
         backward: the backward graph, in which a placeholder has the same name.
     """
-    if _is_statistic(saved) or _is_constant(saved):
+    if _is_statistic(saved) or _is_constant(saved, backward):
         return False
     _mark_gradients(backward)
     places = [x for x in backward.find_nodes(op="placeholder") if x.name == saved.name]
@@ -131,7 +131,14 @@ def _tolerates(user: fx.Node, node: fx.Node, numel: int) -> bool:
             function in _NORMS and name in _IN_A_NORM and not is_small
         )
     places = {k for k, x in enumerate(user.args) if x is node}
-    if not places or not places <= set(_TOLERATED.get(name, ())) or node in user.kwargs.values():
+    # of a ReLU the threshold is 0; an error moves values across any other
+    is_clamp = name == "threshold_backward" and user.args[2] != 0
+    if (
+        is_clamp
+        or not places
+        or not places <= set(_TOLERATED.get(name, ()))
+        or node in user.kwargs.values()
+    ):
         return False
     if name == "mul":
         return not is_small
@@ -189,17 +196,20 @@ def _is_statistic(node: fx.Node) -> bool:
     return _origin(node) in _BACKWARD_OF_RESULT
 
 
-def _is_constant(node: fx.Node) -> bool:
-    """True if no gradient can flow to a tensor of the forward graph: no other floating-point tensor leads to it."""
+def _is_constant(node: fx.Node, backward: fx.Graph) -> bool:
+    """True if no gradient flows to a tensor of the forward graph: no input that has one in backward leads to it."""
+    inputs = node.graph.find_nodes(op="placeholder")
+    (output,) = backward.find_nodes(op="output")
+    with_gradient = {x for x, g in zip(inputs, output.args[0], strict=False) if g is not None}
     seen: set[fx.Node] = set()
     left = [node]
     while left:
         one = left.pop()
         value = one.meta.get("val")
-        is_whole = isinstance(value, torch.Tensor) and not value.is_floating_point()
-        if one in seen or is_whole:
+        carries_no_gradient = isinstance(value, torch.Tensor) and not value.is_floating_point()
+        if one in seen or carries_no_gradient:
             continue
-        if one.op == "placeholder" and isinstance(value, torch.Tensor):
+        if one in with_gradient:
             return False
         seen.add(one)
         left += one.all_input_nodes

@@ -97,7 +97,7 @@ class Quality:
         return None
 
     def checked_rule(self, rule: object) -> Rule:
-        """Validate a rule, and return it with a factor as a float.
+        """Validate a rule, and return it with a factor as a float and a codec's id as the codec.
 
         Raises:
             SpecError: the rule is invalid, or its factor leads outside what the codec supports.

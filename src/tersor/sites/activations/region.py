@@ -367,16 +367,16 @@ class Region:
             codec = None if is_survey else self._codec(has_zeros=True)
             return self._keep(t, "exact: input", waits=True, codec=codec)
         look = memory_layout(t)
-        # a part with a rule gets values of its own, also of what an earlier part saved
-        kind: object = self.rules[-1] if self.rules else "lossy"
-        entry = self._known(look.key, "exact", t) or self._known(look.key, kind, t)
+        # parts with different rules get values of their own, and so does a function that needs signs
+        rule: object = self.rules[-1] if self.rules else "lossy"
+        needs_signs = self._call is not None and self._call.needs_signs
+        entry = self._known(look.key, "exact", t) or self._known(look.key, (rule, True), t)
+        if entry is None and not needs_signs:
+            entry = self._known(look.key, (rule, False), t)
         if entry is None:
-            needs_signs = self._call is not None and self._call.needs_signs
             has_zeros = needs_signs or makes_zeros(origin)
             entry = self._recomputed(t, look) or self._encoded(t, look, has_zeros)
-            self._register(look.key, kind, entry, t)
-            if self.rules and self._entries.find((look.key, "lossy")) is None:
-                self._entries.add((look.key, "lossy"), entry, t)
+            self._register(look.key, (rule, has_zeros), entry, t)
         handle, call = SavedView(entry, tuple(t.shape), look.stride), self._call
         if call is not None:
             call.coded.append(entry)

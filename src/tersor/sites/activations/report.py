@@ -127,7 +127,10 @@ class Ledger:
             self.duplicate_nbytes += nbytes
 
     def tallies(self) -> dict[str, Tally]:
-        """Return copies of the tallies by form, also while another thread counts."""
+        """Return copies of the tallies by form, also while another thread counts.
+
+        Of a tensor that is counted at this moment, the number may be included and its bytes not.
+        """
         with self._live.lock:
             # ``count`` may add a form without the lock; ``copy`` of a dict runs no Python code, so it sees all or nothing of it
             return {form: replace(tally) for form, tally in self.forms.copy().items()}

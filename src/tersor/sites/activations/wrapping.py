@@ -140,12 +140,14 @@ class _Forward:
 
     def note(self, module: nn.Module, _: Any) -> None:
         """Note which module this thread calls next: replicas of ``nn.DataParallel`` have this ``forward`` too."""
-        self._thread_state.module = module
+        # a weak reference: a hook behind this one may raise, and the module would then hold itself
+        self._thread_state.module = ref(module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module in the context."""
-        forward = self.__wrapped__
+        noted = getattr(self._thread_state, "module", None)
         self._thread_state.module = None
+        forward = self._found(None if noted is None else noted())
         if self._is_removed:
             return forward(*args, **kwargs)
         with self._compression.rule(*self._rule) if self._rule else self._compression:
@@ -154,10 +156,14 @@ class _Forward:
     @property
     def __wrapped__(self) -> Callable[..., Any]:
         """What is called in the context; ``inspect.signature`` shows its arguments."""
+        return self._found(None)
+
+    def _found(self, module: nn.Module | None) -> Callable[..., Any]:
+        """Return what is called for a module, by default the wrapped one."""
         if self._inner is not None:
             return self._inner
-        module = getattr(self._thread_state, "module", None) or self._module()
-        found: Callable[..., Any] = getattr_static(type(module), "forward").__get__(module)
+        called = self._module() if module is None else module
+        found: Callable[..., Any] = getattr_static(type(called), "forward").__get__(called)
         return found
 
     @property

@@ -53,7 +53,7 @@ class TrainingConfig:
 
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form; equal runs have equal forms."""
-        return asdict(self, dict_factory=_known_before)
+        return asdict(self, dict_factory=_without_unused_probes)
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
         """Describe how a saved run differs, and the remedy; None if it can continue with this config."""
@@ -63,8 +63,8 @@ class TrainingConfig:
         return f"another {', '.join(names)}; give the same options, or another folder"
 
 
-def _known_before(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Leave out that nothing is probed, so that checkpoints from before there were probes have the same form."""
+def _without_unused_probes(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return options without ``probe_every=0``, which checkpoints from before there were probes do not have."""
     return {name: value for name, value in pairs if (name, value) != ("probe_every", 0)}
 
 

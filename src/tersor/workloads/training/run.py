@@ -161,6 +161,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
     def probe_activations(self, batch: BatchT) -> dict[str, float] | None:
         """Measure the score by a part of the batch of the next step, if that is due; a collective call.
 
+        Drops the gradients of the last step, as ``balance_activations`` does.
+
         Returns:
             Values for the log, or None if nothing was due.
         """
