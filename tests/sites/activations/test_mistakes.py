@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -45,3 +47,14 @@ def test_wrap_takes_a_module_and_a_compression() -> None:
         activations.wrap(cnn().forward)
     with pytest.raises(SpecError, match=r"compression is one of activations.compressed, not 'rms'"):
         activations.wrap(cnn(), None, "rms")
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_rule_outside_of_the_context_is_refused(is_swapped) -> None:
+    compression = activations.compressed(step=0.5)
+    last = compression if is_swapped else nullcontext()
+    refused = pytest.raises(SpecError, match="holds inside the open context only")
+    with refused, compression.rule(None), last:
+        pass
+    with torch.no_grad(), compression, compression.rule(None):
+        pass

@@ -196,8 +196,18 @@ class Compression:
             rule: a factor on the step or bound, a codec or its id, or None to save tensors exactly.
 
         Raises:
-            SpecError: see ``checked_rule``.
+            SpecError: this thread has not entered the context, or see ``checked_rule``.
         """
+        if not self._regions():
+            raise SpecError(
+                "a rule holds inside the open context only; enter that first, as in: with compression, compression.rule(None): ..."
+            )
+        with self.rule_if_open(rule):
+            yield
+
+    @contextmanager
+    def rule_if_open(self, rule: GivenRule) -> Iterator[None]:
+        """Do what ``rule`` does, or nothing if this thread has not entered the context."""
         checked = self.checked_rule(rule)
         regions = [region for region in self._regions() if region is not None]
         for region in regions:

@@ -121,7 +121,7 @@ class Steering:
         if controller.is_hopeless(level, held_nbytes):
             self._warn(
                 "budget",
-                f"saved activations take {held_nbytes:,} bytes at the coarsest level, more than budget_bytes; use a "
+                f"saved activations take {held_nbytes:,} bytes at {level:g}, the coarsest level of a budget, more than budget_bytes; use a "
                 "smaller batch, or checkpoint some blocks",
             )
         self.quality.level = controller.next_level(level, held_nbytes, ledger.num_coded_values)

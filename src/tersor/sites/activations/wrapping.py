@@ -150,7 +150,7 @@ class _Forward:
         forward = self._found(None if noted is None else noted())
         if self._is_removed:
             return forward(*args, **kwargs)
-        with self._compression.rule(*self._rule) if self._rule else self._compression:
+        with self._compression.rule_if_open(*self._rule) if self._rule else self._compression:
             return forward(*args, **kwargs)
 
     @property
