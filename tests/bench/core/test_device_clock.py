@@ -83,7 +83,10 @@ def test_the_host_gets_more_time_to_queue_many_tensors(log):
     assert log.count("read") == 160
 
 
-def test_a_loop_is_timed_from_an_idle_device_until_it_is_idle_again(monkeypatch):
+@pytest.mark.parametrize(("num_calls", "num_before"), [(4, 0), (2, 3)])
+def test_a_loop_is_timed_from_an_idle_device_until_it_is_idle_again(
+    num_calls, num_before, monkeypatch
+):
     seen, now = [], iter([10.0, 11.0])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append("wait"))
 
@@ -92,22 +95,11 @@ def test_a_loop_is_timed_from_an_idle_device_until_it_is_idle_again(monkeypatch)
         return next(now)
 
     monkeypatch.setattr(timing.time, "perf_counter", read)
-    assert LoopClock(CUDA, num_calls=4).seconds(lambda: seen.append("call")) == 0.25
-    assert seen == ["wait", "clock", *["call"] * 4, "wait", "clock"]
-
-
-def test_calls_before_a_loop_are_not_timed(monkeypatch):
-    seen, now = [], iter([10.0, 11.0])
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append("wait"))
-
-    def read():
-        seen.append("clock")
-        return next(now)
-
-    monkeypatch.setattr(timing.time, "perf_counter", read)
-    clock = LoopClock(CUDA, num_calls=2, num_before=3)
-    assert clock.seconds(lambda: seen.append("call")) == 0.5
-    assert seen == [*["call"] * 3, "wait", "clock", "call", "call", "wait", "clock"]
+    clock = LoopClock(CUDA, num_calls=num_calls, num_before=num_before)
+    assert clock.seconds(lambda: seen.append("call")) == 1 / num_calls
+    # calls before the loop are not timed
+    before, timed = ["call"] * num_before, ["call"] * num_calls
+    assert seen == [*before, "wait", "clock", *timed, "wait", "clock"]
 
 
 def test_the_host_s_clock_is_for_the_host():

@@ -66,7 +66,8 @@ _LOSSY_IN_ATTENTION: Final = 3
 RELUS: Final = frozenset({"relu", "relu_"})
 """Functions whose saved output needs only its zeros, which some codecs keep exact."""
 _FIRST_ONLY: Final = WEIGHTED | _NORMS | _POINTWISE
-_SMALL_FACTOR: Final = 8
+SMALL_FACTOR: Final = 8
+"""A factor this much smaller than its product is exact, as it is a statistic or a gate."""
 
 
 class Call:
@@ -155,7 +156,7 @@ class Call:
             # another argument, the constant is needed for the gradient of that leaf only.
             return False
         if name in _PRODUCTS:
-            return t.numel() * _SMALL_FACTOR > max(x.numel() for x in self.tensors)
+            return t.numel() * SMALL_FACTOR > max(x.numel() for x in self.tensors)
         return True
 
     def _has_size_of_first(self, t: torch.Tensor) -> bool:

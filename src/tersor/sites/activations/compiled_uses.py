@@ -16,6 +16,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from tersor.sites.activations.calls import SMALL_FACTOR
+
 _VIEWS: Final = frozenset(
     {
         "view", "_unsafe_view", "reshape", "transpose", "permute", "t", "getitem", "expand", "alias", "detach", "select",
@@ -77,8 +79,6 @@ _BACKWARD_OF_RESULT: Final = frozenset(
 """Operators whose backward multiplies by their own result, which looks like the backward of a product."""
 
 _IS_GRADIENT: Final = "tersor_is_gradient"
-_SMALL_FACTOR: Final = 8
-"""As in ``calls.py``: a factor this much smaller than the product is exact, as it is a statistic or a gate."""
 
 
 def hint(size: Any) -> int:
@@ -124,7 +124,7 @@ def _tolerates(user: fx.Node, node: fx.Node, numel: int) -> bool:
     name, part_of = _name(user), _origin(user)
     if name in _SHAPES:
         return True
-    is_small = numel * _SMALL_FACTOR <= _numel(user)
+    is_small = numel * SMALL_FACTOR <= _numel(user)
     if name != part_of:
         function = part_of.removesuffix("_backward")
         return function in _POINTWISE or (
@@ -181,7 +181,7 @@ def _meets_common_gradient(product: fx.Node, factor: fx.Node) -> bool:
     other = _source(others[0])
     while _name(other) in ("mul", "div") and len(other.all_input_nodes) == 1:
         other = _source(other.all_input_nodes[0])
-    return _numel(other) * _SMALL_FACTOR <= _numel(product)
+    return _numel(other) * SMALL_FACTOR <= _numel(product)
 
 
 def _is_statistic(node: fx.Node) -> bool:
